@@ -1,0 +1,153 @@
+"""Configuration of the mask tokenizer: a Sam2 model, a second two-way transformer, and the codebooks.
+
+`hiera_config` builds one from plain numbers, for any Hiera size; `large_config` is the released `mask_tokenizer_256x2`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig, Sam2Config
+from transformers.models.sam2.configuration_sam2 import Sam2MaskDecoderConfig
+
+
+@strict
+class MaskTokenizerConfig(PreTrainedConfig):
+    """Sizes of a mask tokenizer.
+
+    Args:
+        sam2_config: the Sam2 model that embeds images and prompts and decodes masks.
+        mask_encoder_config: the two-way transformer that embeds a mask (only the transformer's fields are read).
+        codebook_size: rows of each codebook.
+        codebook_depth: number of residual codebooks, that is codes of one mask.
+        multimask_output: True decodes the mask token with the highest predicted IoU of the last three (the release);
+            False decodes mask token 0.
+        mask_threshold: a pixel belongs to the mask where its logit is above this (the release: the logit, not the
+            probability).
+    """
+
+    model_type = "samtok"
+    sub_configs_defaults: ClassVar[dict[str, Any]] = {
+        "sam2_config": Sam2Config,
+        "mask_encoder_config": Sam2MaskDecoderConfig,
+    }
+
+    sam2_config: dict | PreTrainedConfig | None = None
+    mask_encoder_config: dict | PreTrainedConfig | None = None
+    codebook_size: int = 256
+    codebook_depth: int = 2
+    multimask_output: bool = True
+    mask_threshold: float = 0.5
+
+    @property
+    def image_size(self) -> int:
+        """Side in pixels of the square that every image is resized to before it is embedded."""
+        return self.sam2_config.prompt_encoder_config.image_size
+
+    @property
+    def embed_dim(self) -> int:
+        """Channels of the image map, of a mask embedding and of a codebook row."""
+        return self.sam2_config.prompt_encoder_config.hidden_size
+
+
+def hiera_config(
+    *,
+    image_size: int,
+    embed_dim: int,
+    stage_dims: Sequence[int],
+    stage_blocks: Sequence[int],
+    stage_heads: Sequence[int],
+    stage_windows: Sequence[int],
+    global_blocks: Sequence[int],
+    position_grid: int = 7,
+    decoder_heads: int = 8,
+    decoder_mlp_dim: int = 2048,
+    iou_head_dim: int = 256,
+    codebook_size: int = 256,
+    multimask_output: bool = True,
+) -> MaskTokenizerConfig:
+    """A mask tokenizer of any Hiera size, with the same two-way transformer for masks and for decoding.
+
+    Args:
+        image_size: side in pixels; a multiple of 32, and `stage_windows[0]` divides `image_size // 4`.
+        embed_dim: channels D of the image map and of the codes.
+        stage_dims, stage_blocks, stage_heads, stage_windows: channels, blocks, heads and window side of the four stages.
+        global_blocks: indices of blocks that attend to the whole map; never the first block of a stage.
+        position_grid: side of the background position embedding.
+        decoder_heads, decoder_mlp_dim: heads and MLP width of both two-way transformers.
+        iou_head_dim: width of the head that predicts the IoU of each decoded mask.
+
+    Raises ValueError for sizes that transformers' Hiera accepts and then fails on.
+    """
+    _check_sizes(image_size, stage_dims, stage_blocks, stage_windows, global_blocks)
+    map_sizes = [[image_size // stride] * 2 for stride in (4, 8, 16)]
+    backbone: dict[str, Any] = {
+        "model_type": "sam2_hiera_det_model",
+        "hidden_size": stage_dims[0],
+        "num_attention_heads": stage_heads[0],
+        "image_size": [image_size, image_size],
+        "window_positional_embedding_background_size": [position_grid, position_grid],
+        "blocks_per_stage": list(stage_blocks),
+        "embed_dim_per_stage": list(stage_dims),
+        "num_attention_heads_per_stage": list(stage_heads),
+        "window_size_per_stage": list(stage_windows),
+        "global_attention_blocks": list(global_blocks),
+    }
+    vision: dict[str, Any] = {
+        "model_type": "sam2_vision_model",
+        "backbone_config": backbone,
+        "backbone_channel_list": list(reversed(stage_dims)),
+        "backbone_feature_sizes": map_sizes,
+        "fpn_hidden_size": embed_dim,
+    }
+    decoder: dict[str, Any] = {
+        "hidden_size": embed_dim,
+        "mlp_dim": decoder_mlp_dim,
+        "num_attention_heads": decoder_heads,
+        "iou_head_hidden_dim": iou_head_dim,
+        "dynamic_multimask_via_stability": False,
+    }
+    return MaskTokenizerConfig(
+        sam2_config={
+            "vision_config": vision,
+            "prompt_encoder_config": {"hidden_size": embed_dim, "image_size": image_size, "patch_size": 16},
+            "mask_decoder_config": decoder,
+        },
+        mask_encoder_config=dict(decoder),
+        codebook_size=codebook_size,
+        multimask_output=multimask_output,
+    )
+
+
+def large_config() -> MaskTokenizerConfig:
+    """The released tokenizer `mask_tokenizer_256x2` on sam2.1_hiera_large: 1024 px, 256 channels."""
+    return hiera_config(
+        image_size=1024,
+        embed_dim=256,
+        stage_dims=(144, 288, 576, 1152),
+        stage_blocks=(2, 6, 36, 4),
+        stage_heads=(2, 4, 8, 16),
+        stage_windows=(8, 4, 16, 8),
+        global_blocks=(23, 33, 43),
+    )
+
+
+def _check_sizes(
+    image_size: int,
+    stage_dims: Sequence[int],
+    stage_blocks: Sequence[int],
+    stage_windows: Sequence[int],
+    global_blocks: Sequence[int],
+) -> None:
+    """Raise ValueError for a Hiera that transformers would build and then fail on or get wrong."""
+    if image_size % 32:
+        raise ValueError(f"image_size is {image_size}; expected a multiple of 32.")
+    if (image_size // 4) % stage_windows[0]:
+        raise ValueError(
+            f"stage_windows[0] is {stage_windows[0]}; expected a divisor of image_size // 4 = {image_size // 4}."
+        )
+    if len(set(stage_dims)) != len(stage_dims):
+        raise ValueError(f"stage_dims is {list(stage_dims)}; expected four different widths.")
+    first_blocks = {sum(stage_blocks[:stage]) for stage in range(1, len(stage_blocks))}
+    if wrong := sorted(first_blocks & set(global_blocks)):
+        raise ValueError(f"global_blocks holds {wrong}, the first block of a stage; choose a later block.")

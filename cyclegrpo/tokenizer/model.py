@@ -1,0 +1,280 @@
+"""SAMTok, the mask tokenizer, on transformers' Sam2 modules: (image, mask) -> code pair, (image, codes) -> mask.
+
+    tokenizer = MaskTokenizer.from_pretrained("miniature/checkpoints/tokenizer").eval()
+    features = tokenizer.embed_images([image])            # once per image
+    codes = tokenizer.encode(features[0], masks)          # (N, 2)
+    masks_again = tokenizer.decode_masks(features[0], codes, height, width)
+
+Shapes: B images, N masks, L codebooks, D channels, M the side of the image map (image_size // 16), S the side of the
+logits (4 * M). Weights are always float32 after loading, whatever they are stored in: half precision changes codes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+from transformers import PreTrainedModel, Sam2Model
+from transformers.models.sam2.modeling_sam2 import Sam2TwoWayTransformer
+
+from cyclegrpo.regions.geometry import mask_to_box_inclusive
+from cyclegrpo.tokenizer.config import MaskTokenizerConfig
+from cyclegrpo.tokenizer.quantizer import embed_codes, quantize
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+# Masks in one pass of the encoder or decoder: bounds memory (the large model needs 1.4 GB for 32); larger is not faster.
+MASKS_PER_PASS = 16
+
+
+@dataclass(frozen=True)
+class ImageFeatures:
+    """What the image encoder gives for a batch of images; `features[i]` is one image, still with a batch axis of 1.
+
+    maps: the two high-resolution maps (B, D // 8, S, S) and (B, D // 4, S / 2, S / 2), then the image map (B, D, M, M).
+    """
+
+    maps: tuple[Tensor, Tensor, Tensor]
+
+    def __len__(self) -> int:
+        return self.maps[0].shape[0]
+
+    def __getitem__(self, index: int) -> "ImageFeatures":
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)}")
+        index %= len(self)
+        high, middle, low = self.maps
+        return ImageFeatures((high[index : index + 1], middle[index : index + 1], low[index : index + 1]))
+
+    def scaled(self, factor: float) -> "ImageFeatures":
+        """The same features times a factor (training fades the image in)."""
+        high, middle, low = self.maps
+        return ImageFeatures((high * factor, middle * factor, low * factor))
+
+
+class MaskEncoder(nn.Module):
+    """A two-way transformer whose one learned token reads the mask prompt and the image: its output embeds the mask."""
+
+    def __init__(self, config: MaskTokenizerConfig) -> None:
+        super().__init__()
+        encoder_config = config.mask_encoder_config
+        # The transformer is no PreTrainedModel, so nothing else tells it which attention to use.
+        encoder_config._attn_implementation = config._attn_implementation
+        self.transformer = Sam2TwoWayTransformer(encoder_config)
+        self.mask_tokens = nn.Embedding(1, encoder_config.hidden_size)
+
+    def forward(self, sparse_N1PD: Tensor, dense_NDMM: Tensor, positions_NDMM: Tensor) -> Tensor:
+        """Mask embeddings (N, D) from the box tokens, the image map plus mask prompt, and its positions."""
+        token = self.mask_tokens.weight.expand(sparse_N1PD.shape[0], 1, -1, -1)
+        tokens, _ = self.transformer(
+            point_embeddings=torch.cat((token, sparse_N1PD), dim=2),
+            image_embeddings=dense_NDMM,
+            image_positional_embeddings=positions_NDMM,
+            attention_similarity=None,
+        )
+        return tokens[:, 0, 0]
+
+
+class MaskTokenizer(PreTrainedModel):
+    """Masks of an image <-> codes. See the module's docstring for the three calls."""
+
+    config: MaskTokenizerConfig
+    config_class = MaskTokenizerConfig
+    base_model_prefix = "mask_tokenizer"
+    main_input_name = "pixel_values"
+    _supports_sdpa = True
+
+    def __init__(self, config: MaskTokenizerConfig) -> None:
+        super().__init__(config)
+        self.sam2 = Sam2Model(config.sam2_config)
+        self.mask_encoder = MaskEncoder(config)
+        shape = (config.codebook_size, config.embed_dim)
+        # Codebooks follow moving averages of the embeddings in training, never a gradient.
+        self.codebooks = nn.ParameterList(
+            nn.Parameter(torch.zeros(shape), requires_grad=False) for _ in range(config.codebook_depth)
+        )
+        self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> "MaskTokenizer":
+        """The tokenizer saved in a folder, as float32 unless `dtype` says otherwise (transformers keeps the stored one)."""
+        kwargs.setdefault("dtype", torch.float32)
+        return super().from_pretrained(*args, **kwargs)
+
+    def embed_images(self, images: Sequence[Image.Image | np.ndarray]) -> ImageFeatures:
+        """Features of a batch of RGB images (PIL, or uint8 (H, W, 3)), each of any size; all in one pass."""
+        pixels = torch.stack([self._image_to_pixels(image) for image in images])
+        with torch.no_grad():
+            return self.image_features(pixels.to(self.device))
+
+    def encode(
+        self,
+        features: ImageFeatures,
+        masks: np.ndarray | Tensor,
+        boxes: np.ndarray | Tensor | None = None,
+    ) -> Tensor:
+        """Codes of the masks of one image, long (N, L), each in [0, codebook_size).
+
+        Args:
+            features: of one image.
+            masks: bool (N, H, W), of any one size; the whole image, whatever size it was given in.
+            boxes: (N, 4) x0, y0, x1, y1, the pixel extremes (inclusive maxima) divided by width and height; computed
+                from the masks when None.
+
+        No masks give (0, L). An empty mask has no box and is refused by its index.
+        """
+        self._check_one_image(features)
+        masks_NHW = torch.as_tensor(masks, dtype=torch.bool)
+        if masks_NHW.ndim != 3:
+            raise ValueError(f"masks have shape {tuple(masks_NHW.shape)}; expected (N, H, W).")
+        boxes_N4 = normalised_boxes(masks_NHW) if boxes is None else torch.as_tensor(boxes, dtype=torch.float32)
+        codes = [torch.zeros((0, self.config.codebook_depth), dtype=torch.long, device=self.device)]
+        with torch.no_grad():
+            for chunk_NHW, chunk_N4 in zip(
+                masks_NHW.split(MASKS_PER_PASS), boxes_N4.split(MASKS_PER_PASS), strict=True
+            ):
+                if len(chunk_NHW):
+                    embeddings_ND = self.embed_masks(features, chunk_NHW, chunk_N4)
+                    codes.append(quantize(embeddings_ND, list(self.codebooks))[0])
+        return torch.cat(codes)
+
+    def decode(self, features: ImageFeatures, codes: np.ndarray | Tensor | Sequence[Sequence[int]]) -> Tensor:
+        """Mask logits of the codes on one image, float (N, S, S) with S = image_size // 4.
+
+        Args:
+            features: of one image.
+            codes: integers (N, L) in [0, codebook_size); -1 after the first column is a missing code and adds nothing.
+
+        No codes give (0, S, S). A code out of range is refused by its index.
+        """
+        self._check_one_image(features)
+        codes_NL = torch.as_tensor(codes, dtype=torch.long).reshape(-1, self.config.codebook_depth)
+        self._check_codes(codes_NL)
+        side = self.config.image_size // 4
+        logits = [torch.zeros((0, side, side), device=self.device)]
+        with torch.no_grad():
+            for chunk_NL in codes_NL.to(self.device).split(MASKS_PER_PASS):
+                if len(chunk_NL):
+                    quantized_ND = embed_codes(chunk_NL, list(self.codebooks))
+                    logits.append(self.decode_embeddings(features, quantized_ND.unsqueeze(0))[0])
+        return torch.cat(logits)
+
+    def decode_masks(
+        self,
+        features: ImageFeatures,
+        codes: np.ndarray | Tensor | Sequence[Sequence[int]],
+        height: int,
+        width: int,
+    ) -> np.ndarray:
+        """Masks of the codes at the given size, bool (N, height, width): bilinear logits above the config's threshold."""
+        masks = [np.zeros((0, height, width), bool)]
+        for chunk_NSS in self.decode(features, codes).split(MASKS_PER_PASS):
+            if len(chunk_NSS):
+                resized = F.interpolate(chunk_NSS.unsqueeze(1), (height, width), mode="bilinear", align_corners=False)
+                masks.append((resized[:, 0] > self.config.mask_threshold).cpu().numpy())
+        return np.concatenate(masks)
+
+    def image_features(self, pixels_B3HW: Tensor) -> ImageFeatures:
+        """Features of normalised pixels (B, 3, image_size, image_size), with gradients."""
+        decoder = self.sam2.mask_decoder
+        high, middle, low = self.sam2.vision_encoder(pixels_B3HW, return_dict=True).fpn_hidden_states
+        low = low + self.sam2.no_memory_embedding.reshape(1, -1, 1, 1)
+        return ImageFeatures((decoder.conv_s0(high), decoder.conv_s1(middle), low))
+
+    def embed_masks(self, features: ImageFeatures, masks_NHW: Tensor, boxes_N4: Tensor) -> Tensor:
+        """Mask embeddings (N, D) before quantisation, with gradients.
+
+        The features are of one image, or of B images with N / B masks each, one image's masks after another's.
+        """
+        side = self.sam2.prompt_encoder.mask_input_size
+        image_map = features.maps[2]
+        masks_N1SS = F.interpolate(
+            masks_NHW.unsqueeze(1).to(self.device, image_map.dtype),
+            side,
+            mode="bilinear",
+            align_corners=False,
+            antialias=True,
+        )
+        sparse, dense = self.sam2.prompt_encoder(
+            input_points=None,
+            input_labels=None,
+            input_boxes=boxes_N4.unsqueeze(1).to(self.device, image_map.dtype) * self.config.image_size,
+            input_masks=masks_N1SS,
+        )
+        images_NDMM = image_map.repeat_interleave(len(masks_NHW) // len(features), dim=0)
+        positions = self.sam2.get_image_wide_positional_embeddings().expand_as(images_NDMM)
+        return self.mask_encoder(sparse, images_NDMM + dense, positions)
+
+    def decode_embeddings(self, features: ImageFeatures, quantized_BND: Tensor) -> Tensor:
+        """Logits (B, N, S, S) of N quantised mask embeddings on each of B images, with gradients."""
+        num_images, num_masks, _ = quantized_BND.shape
+        points = quantized_BND.new_zeros((num_images, num_masks, 1, 2))
+        labels = torch.full((num_images, num_masks, 1), -1, dtype=torch.int32, device=quantized_BND.device)
+        sparse, dense = self.sam2.prompt_encoder(
+            input_points=points, input_labels=labels, input_boxes=None, input_masks=None
+        )
+        high, middle, low = features.maps
+        positions = self.sam2.get_image_wide_positional_embeddings().repeat(num_images, 1, 1, 1)
+        logits, iou_scores, _, _ = self.sam2.mask_decoder(
+            image_embeddings=low,
+            image_positional_embeddings=positions,
+            sparse_prompt_embeddings=torch.cat((sparse, quantized_BND.unsqueeze(2)), dim=2),
+            dense_prompt_embeddings=dense,
+            multimask_output=self.config.multimask_output,
+            high_resolution_features=[high, middle],
+        )
+        best = iou_scores.argmax(dim=2)[..., None, None, None].expand(-1, -1, 1, *logits.shape[-2:])
+        return logits.gather(2, best).squeeze(2)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, MaskTokenizer):
+            for codebook in module.codebooks:
+                nn.init.normal_(codebook)
+
+    def _image_to_pixels(self, image: Image.Image | np.ndarray) -> Tensor:
+        """Normalised pixels (3, image_size, image_size) of one RGB image; its aspect is not kept."""
+        if isinstance(image, np.ndarray):
+            image = Image.fromarray(image)
+        side = self.config.image_size
+        resized = np.asarray(image.convert("RGB").resize((side, side)), dtype=np.float32) / 255
+        normalised = (resized - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STD)
+        return torch.from_numpy(normalised).permute(2, 0, 1)
+
+    def _check_one_image(self, features: ImageFeatures) -> None:
+        if len(features) != 1:
+            raise ValueError(f"features are of {len(features)} images; expected one: pass features[i].")
+
+    def _check_codes(self, codes_NL: Tensor) -> None:
+        lowest = torch.full((self.config.codebook_depth,), -1)
+        lowest[0] = 0
+        codes = codes_NL.cpu()
+        wrong = ((codes < lowest) | (codes >= self.config.codebook_size)).any(dim=1).nonzero().flatten().tolist()
+        if wrong:
+            raise ValueError(
+                f"codes[{wrong[0]}] is {codes[wrong[0]].tolist()}; expected 0..{self.config.codebook_size - 1}, "
+                "or -1 for a missing code after the first."
+            )
+
+
+def normalised_boxes(masks_NHW: Tensor) -> Tensor:
+    """Box of each mask as x0, y0, x1, y1 in [0, 1): inclusive pixel extremes over width and height, float (N, 4).
+
+    Raises ValueError naming the index of an empty mask, which has no box.
+
+    >>> normalised_boxes(torch.tensor([[[False, False], [False, True]]])).tolist()
+    [[0.5, 0.5, 0.5, 0.5]]
+    """
+    height, width = masks_NHW.shape[1:]
+    boxes = []
+    for index, mask in enumerate(masks_NHW.cpu().numpy()):
+        box = mask_to_box_inclusive(mask)
+        if box is None:
+            raise ValueError(f"masks[{index}] is empty; an empty mask has no codes: leave it out.")
+        boxes.append(box)
+    size = torch.tensor([width, height, width, height], dtype=torch.float32)
+    return torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4) / size

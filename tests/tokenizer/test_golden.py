@@ -1,0 +1,98 @@
+"""The tokenizer against vectors of the public code: same codes, same embeddings and logits within rounding."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from cyclegrpo.tokenizer import ImageFeatures, MaskTokenizer, MaskTokenizerConfig
+from cyclegrpo.tokenizer.convert import convert_state_dict
+from cyclegrpo.tokenizer.model import normalised_boxes
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+GOLDEN = Path(os.environ.get("CYCLEGRPO_GOLDEN", REPOSITORY.parent / "shared" / "golden"))
+pytestmark = pytest.mark.skipif(not (GOLDEN / "golden.json").is_file(), reason="no golden vectors here")
+
+IMAGES = ("a_97x131", "b_256x256", "c_300x200", "d_64x500")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(nano_config: MaskTokenizerConfig) -> MaskTokenizer:
+    tokenizer = MaskTokenizer(nano_config).eval()
+    reference = load_file(GOLDEN / "ref_state_nano_fp16.safetensors")
+    tokenizer.load_state_dict(convert_state_dict(reference, nano_config))
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def vectors() -> dict[str, torch.Tensor]:
+    return load_file(GOLDEN / "golden.safetensors")
+
+
+@pytest.fixture(scope="module")
+def description() -> dict:
+    return json.loads((GOLDEN / "golden.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def features(tokenizer: MaskTokenizer) -> dict[str, ImageFeatures]:
+    return {name: tokenizer.embed_images([Image.open(GOLDEN / f"images/{name}.png")])[0] for name in IMAGES}
+
+
+def read_mask(name: str) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(Image.open(GOLDEN / name)) > 0)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_features_of_an_image(name, features, vectors):
+    high, middle, low = features[name].maps
+    torch.testing.assert_close(high[0, :, ::16, ::16], vectors[f"{name}/feat0_every16"], atol=1e-4, rtol=0)
+    torch.testing.assert_close(middle[0, :, ::8, ::8], vectors[f"{name}/feat1_every8"], atol=1e-4, rtol=0)
+    torch.testing.assert_close(low[0, :, ::4, ::4], vectors[f"{name}/feat2_every4"], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_encode_gives_the_same_codes_and_embeddings(name, tokenizer, features, vectors, description):
+    cases = [case for case in description["cases"] if case["image"] == name]
+    masks = torch.stack([read_mask(case["mask"]) for case in cases])
+    boxes = normalised_boxes(masks)
+    torch.testing.assert_close(boxes, torch.tensor([case["box_normalised_xyxy"] for case in cases]), atol=1e-7, rtol=0)
+    assert tokenizer.encode(features[name], masks).tolist() == [case["codes"] for case in cases]
+    with torch.no_grad():
+        embeddings = tokenizer.embed_masks(features[name], masks, boxes)
+    expected = torch.stack([vectors[f"{name}/{case['index']}/mask_embed"] for case in cases])
+    torch.testing.assert_close(embeddings, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_decode_gives_the_same_logits_and_masks(name, tokenizer, features, vectors, description):
+    cases = [case for case in description["cases"] if case["image"] == name]
+    codes = torch.tensor([case["codes"] for case in cases])
+    expected = torch.stack([vectors[f"{name}/{case['index']}/logits"] for case in cases])
+    torch.testing.assert_close(tokenizer.decode(features[name], codes), expected, atol=2e-3, rtol=0)
+    image = next(image for image in description["images"] if image["name"] == name)
+    masks = tokenizer.decode_masks(features[name], codes, image["height"], image["width"])
+    for case, mask in zip(cases, masks, strict=True):
+        assert np.array_equal(mask, read_mask(case["mask"].replace(".png", "_decoded.png")).numpy())
+
+
+def test_decode_of_given_codes(tokenizer, features, vectors, description):
+    for extra in description["extra_decodes"]:
+        logits = tokenizer.decode(features[extra["image"]], [extra["codes"]])[0]
+        torch.testing.assert_close(logits, vectors[extra["key"]], atol=2e-3, rtol=0)
+
+
+def test_a_missing_second_code_is_skipped_and_the_codes_stay_as_they_are(tokenizer, features, vectors, description):
+    cases = [case for case in description["cases"] if "missing_second" in case]
+    assert len(cases) == len(IMAGES)
+    for case in cases:
+        codes = torch.tensor([case["missing_second"]["input"]])
+        logits = tokenizer.decode(features[case["image"]], codes)[0]
+        expected = vectors[f"{case['image']}/{case['index']}/logits_missing_second_skipped"]
+        torch.testing.assert_close(logits, expected, atol=2e-3, rtol=0)
+        assert codes.tolist() == [case["missing_second"]["input"]]
