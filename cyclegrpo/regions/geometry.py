@@ -1,0 +1,238 @@
+"""The one convention for boxes, masks and frames; every other file follows it.
+
+- A mask is a bool array (H, W). Sizes are `height, width`, in that order.
+- A box is half-open pixels `x0, y0, x1, y1`: `width = x1 - x0`, and `image[y0:y1, x0:x1]` is what it holds.
+- The one exception is the release's crop rule, which measures inclusive maxima: `mask_to_box_inclusive` and
+  `crop_window`.
+- An empty mask has no box: the functions return `None` or raise, never `(0, 0, 0, 0)`.
+- `box_image` is in pixels of the image, `box_1000` in thousandths of its sides, the frame in which models write boxes.
+- Run lengths and polygons (`cyclegrpo.regions.rle`, offered here too) are COCO's: column-major, `size` is `[height,
+  width]`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from cyclegrpo.regions.rle import (
+    MAX_MASK_PIXELS,
+    Rle,
+    as_mask,
+    mask_to_rle,
+    num_short_polygons,
+    polygons_to_mask,
+    rle_to_mask,
+)
+
+__all__ = [
+    "MAX_MASK_PIXELS",
+    "Box",
+    "Rle",
+    "as_mask",
+    "box_1000_to_image",
+    "box_image_to_1000",
+    "box_iou",
+    "crop_size",
+    "crop_window",
+    "mask_iou",
+    "mask_to_box",
+    "mask_to_box_inclusive",
+    "mask_to_rle",
+    "masks_union",
+    "num_short_polygons",
+    "polygons_to_mask",
+    "rle_to_mask",
+]
+
+Box = tuple[float, float, float, float]
+
+
+def mask_to_box_inclusive(mask: np.ndarray) -> tuple[int, int, int, int] | None:
+    """First and last column and row of the mask, `x0, y0, x1, y1` with inclusive maxima, or None if it is empty.
+
+    The release's convention (torchvision's `masks_to_boxes`): a single pixel gives a box of zero width.
+
+    >>> mask_to_box_inclusive(np.ones((4, 4), bool)), mask_to_box_inclusive(np.zeros((4, 4), bool))
+    ((0, 0, 3, 3), None)
+    """
+    inside = as_mask(mask)
+    columns = np.flatnonzero(inside.any(axis=0))
+    if columns.size == 0:
+        return None
+    rows = np.flatnonzero(inside.any(axis=1))
+    return int(columns[0]), int(rows[0]), int(columns[-1]), int(rows[-1])
+
+
+def mask_to_box(mask: np.ndarray) -> tuple[int, int, int, int] | None:
+    """The tight half-open box of the mask in pixels, `x0, y0, x1, y1`, or None if it is empty.
+
+    >>> mask_to_box(np.ones((4, 4), bool)), mask_to_box(np.zeros((4, 4), bool))
+    ((0, 0, 4, 4), None)
+    """
+    box = mask_to_box_inclusive(mask)
+    return None if box is None else (box[0], box[1], box[2] + 1, box[3] + 1)
+
+
+def mask_iou(mask_a: np.ndarray, mask_b: np.ndarray) -> float:
+    """Intersection over union of two masks, in [0, 1].
+
+    Args:
+        mask_a, mask_b: arrays of one shape (H, W), in the same frame; nonzero is inside.
+
+    Two empty masks agree, so their IoU is 1.0 (the no-target case); one empty mask gives 0.0.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    >>> a = np.zeros((2, 2), bool); b = a.copy(); a[0, 0] = b[0, :] = True
+    >>> mask_iou(a, b)
+    0.5
+    """
+    inside_a, inside_b = as_mask(mask_a), as_mask(mask_b)
+    if inside_a.shape != inside_b.shape:
+        raise ValueError(
+            f"masks of {inside_a.shape} and {inside_b.shape}; expected one shape. Bring them to one frame."
+        )
+    union = int(np.count_nonzero(inside_a | inside_b))
+    return 1.0 if union == 0 else int(np.count_nonzero(inside_a & inside_b)) / union
+
+
+def masks_union(masks: Iterable[np.ndarray], height: int, width: int) -> np.ndarray:
+    """The pixels inside any of the masks, as bool array (height, width); no mask at all gives an empty one.
+
+    Raises:
+        ValueError: a mask has another shape.
+
+    >>> masks_union([np.eye(2, dtype=bool), np.eye(2, dtype=bool)[::-1]], 2, 2).tolist()
+    [[True, True], [True, True]]
+    """
+    union = np.zeros((height, width), dtype=np.bool_)
+    for mask in masks:
+        inside = as_mask(mask)
+        if inside.shape != union.shape:
+            raise ValueError(f"a mask of {inside.shape} in a frame of {union.shape}; expected one shape.")
+        union |= inside
+    return union
+
+
+def box_iou(box_a: Box, box_b: Box) -> float:
+    """Intersection over union of two half-open boxes `x0, y0, x1, y1` of one frame, in [0, 1].
+
+    A box without area (or with reversed corners, or not finite) overlaps nothing: 0.0, with itself too.
+
+    >>> box_iou((0, 0, 4, 4), (0, 0, 4, 2)), box_iou((1, 1, 1, 5), (1, 1, 1, 5))
+    (0.5, 0.0)
+    """
+    if not all(math.isfinite(value) for value in (*box_a, *box_b)):
+        return 0.0
+    sides = [(box[2] - box[0], box[3] - box[1]) for box in (box_a, box_b)]
+    if any(width <= 0 or height <= 0 for width, height in sides):
+        return 0.0
+    overlap_width = min(box_a[2], box_b[2]) - max(box_a[0], box_b[0])
+    overlap_height = min(box_a[3], box_b[3]) - max(box_a[1], box_b[1])
+    if overlap_width <= 0 or overlap_height <= 0:
+        return 0.0
+    overlap = overlap_width * overlap_height
+    return min(1.0, overlap / (sum(width * height for width, height in sides) - overlap))
+
+
+def box_image_to_1000(box_image: Box, height: int, width: int) -> Box:
+    """A box in pixels as thousandths of the image's sides, clipped to 0..1000, not rounded.
+
+    Args:
+        box_image: `x0, y0, x1, y1` in pixels of the image.
+        height, width: the image's size in pixels.
+
+    Raises:
+        ValueError: the image has no pixels.
+
+    >>> box_image_to_1000((8, 6, 24, 18), height=60, width=80)
+    (100.0, 100.0, 300.0, 300.0)
+    """
+    _check_image(height, width)
+    scaled = (1000 * value / side for value, side in zip(box_image, (width, height, width, height), strict=True))
+    x0, y0, x1, y1 = (min(max(float(value), 0.0), 1000.0) for value in scaled)
+    return x0, y0, x1, y1
+
+
+def box_1000_to_image(box_1000: Box, height: int, width: int) -> Box:
+    """A box in thousandths of the image's sides as pixels of the image, not rounded.
+
+    >>> box_1000_to_image((100, 100, 300, 300), height=60, width=80)
+    (8.0, 6.0, 24.0, 18.0)
+    """
+    _check_image(height, width)
+    sides = (width, height, width, height)
+    x0, y0, x1, y1 = (float(value) * side / 1000 for value, side in zip(box_1000, sides, strict=True))
+    return x0, y0, x1, y1
+
+
+def _check_image(height: int, width: int) -> None:
+    if height < 1 or width < 1:
+        raise ValueError(f"an image of height {height} and width {width}; expected at least one pixel.")
+
+
+def crop_window(
+    mask: np.ndarray, *, max_area_fraction: float = 0.30, min_side_px: int = 140
+) -> tuple[int, int, int, int] | None:
+    """The half-open window `x0, y0, x1, y1` of a region's zoom-in crop in the image, or None where the region is large.
+
+    The release's rule, step by step: the tight box has inclusive maxima (`x1, y1` are the last column and row of the
+    mask, and the window ends before them); a crop is cut where the box's `(x1 - x0)(y1 - y0)` is below
+    `max_area_fraction` of the image; sides below `min_side_px` are moved out by half of what is missing, rounded
+    down, and clipped.
+
+    Args:
+        mask: (H, W) of the whole image; nonzero is inside.
+        max_area_fraction: share of the image in [0, 1] from which on no crop is cut.
+        min_side_px: shortest side that is left as it is, in pixels.
+
+    A mask one pixel wide has a box without area; it is cropped on purpose, and the window has at least one pixel. The
+    window loses the last row and column of a mask whose sides are not moved out, so a caller must still check that
+    the cropped mask is not empty.
+
+    Raises:
+        ValueError: the mask is empty.
+
+    >>> mask = np.zeros((480, 640), bool); mask[100:120, 100:140] = True
+    >>> crop_window(mask)
+    (50, 40, 189, 179)
+    """
+    box = mask_to_box_inclusive(mask)
+    if box is None:
+        raise ValueError("an empty mask has no zoom-in crop; expected at least one pixel.")
+    image_height, image_width = np.asarray(mask).shape
+    x0, y0, x1, y1 = box
+    # Divided, not multiplied out: a quotient of exactly 30 % rounds to the same float as the literal 0.30.
+    if (x1 - x0) * (y1 - y0) / (image_width * image_height) >= max_area_fraction:
+        return None
+    x0, x1 = _widened(x0, x1, min_side_px, image_width)
+    y0, y1 = _widened(y0, y1, min_side_px, image_height)
+    return x0, y0, x1, y1
+
+
+def _widened(low: int, high: int, min_side_px: int, limit: int) -> tuple[int, int]:
+    """Both ends moved out where the side is too short, clipped to 0..limit; at least one pixel remains."""
+    margin = max(0, (min_side_px - (high - low)) // 2)
+    low, high = max(0, low - margin), min(limit, high + margin)
+    return low, max(high, low + 1)
+
+
+def crop_size(width: int, height: int, enlarge_to_px: int = 280) -> tuple[int, int]:
+    """Width and height in pixels to which a crop is resized (as Pillow's `resize` takes them).
+
+    The release's rule: a crop whose LONGER side is below `enlarge_to_px` is enlarged until its SHORTER side has that
+    many pixels, the other side truncated; every other crop stays as it is.
+
+    >>> crop_size(139, 139), crop_size(250, 180), crop_size(300, 140)
+    ((280, 280), (388, 280), (300, 140))
+    """
+    if width < 1 or height < 1:
+        raise ValueError(f"a crop of width {width} and height {height}; expected at least one pixel.")
+    if max(width, height) >= enlarge_to_px:
+        return width, height
+    shorter = min(width, height)
+    return width * enlarge_to_px // shorter, height * enlarge_to_px // shorter
