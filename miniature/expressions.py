@@ -105,7 +105,7 @@ def _draw_words(
 
 def _plural_expressions(scene: Scene) -> list[dict[str, str]]:
     """Every set of words that two or more objects of the scene share and that names a colour or a shape, sorted."""
-    shared = set()
+    shared: set[tuple[tuple[str, str], ...]] = set()
     for first, second in combinations(scene.objects, 2):
         common = [(a, first.word(a)) for a in VOCABULARY if first.word(a) == second.word(a)]
         for size in range(1, len(common) + 1):
