@@ -40,7 +40,19 @@ def draw_expression(
     with (nearly) zero probabilities.
     """
     target = int(rng.integers(len(scene.objects)))
-    return target, _draw_words(scene, target, rng, probabilities, unambiguous)
+    return target, draw_words(scene, target, rng, probabilities, unambiguous)
+
+
+def draw_words(
+    scene: Scene, target: int, rng: np.random.Generator, probabilities: Mapping[str, float], unambiguous: bool
+) -> dict[str, str]:
+    """At least one word of the object of index `target`, in the order of `VOCABULARY`; see `draw_expression`."""
+    for _ in range(MAX_DRAWS):
+        named = rng.random(len(VOCABULARY)) < [probabilities.get(a, 0.0) for a in VOCABULARY]
+        words = {a: scene.objects[target].word(a) for a, is_named in zip(VOCABULARY, named, strict=True) if is_named}
+        if words and (not unambiguous or fitting_objects(words, scene) == [target]):
+            return words
+    raise ValueError(f"no expression for an object in {MAX_DRAWS} draws; raise the attribute probabilities")
 
 
 def draw_no_target(scene: Scene, rng: np.random.Generator, probabilities: Mapping[str, float]) -> dict[str, str]:
@@ -73,7 +85,7 @@ def draw_multi_target(
         targets = fitting_objects(words, scene)
         return targets, plural_caption_of(words, len(targets))
     first, second = (int(i) for i in rng.permutation(len(scene.objects))[:2])
-    texts = [caption_of(_draw_words(scene, i, rng, probabilities, True)) for i in (first, second)]
+    texts = [caption_of(draw_words(scene, i, rng, probabilities, True)) for i in (first, second)]
     return sorted((first, second)), " and ".join(texts)
 
 
@@ -90,17 +102,6 @@ def plural_caption_of(words: Mapping[str, str], num_targets: int) -> str:
     noun = words.get("shape", "object")
     plural = caption_of({**words, "shape": f"{noun}s"})
     return plural.replace("the ", "both " if num_targets == 2 else "all ", 1)
-
-
-def _draw_words(
-    scene: Scene, target: int, rng: np.random.Generator, probabilities: Mapping[str, float], unambiguous: bool
-) -> dict[str, str]:
-    for _ in range(MAX_DRAWS):
-        named = rng.random(len(VOCABULARY)) < [probabilities.get(a, 0.0) for a in VOCABULARY]
-        words = {a: scene.objects[target].word(a) for a, is_named in zip(VOCABULARY, named, strict=True) if is_named}
-        if words and (not unambiguous or fitting_objects(words, scene) == [target]):
-            return words
-    raise ValueError(f"no expression for an object in {MAX_DRAWS} draws; raise the attribute probabilities")
 
 
 def _plural_expressions(scene: Scene) -> list[dict[str, str]]:

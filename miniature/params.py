@@ -6,12 +6,11 @@ another is tested on.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
@@ -19,6 +18,7 @@ from ruamel.yaml.error import YAMLError
 
 from cyclegrpo.errors import ParamsError, printable_path
 from cyclegrpo.params import Ratio, Section
+from cyclegrpo.params_problems import describe_problem, describe_yaml_problem
 from miniature.scene import VOCABULARY
 
 PARAMS_FILE = "miniature/params.yaml"
@@ -142,30 +142,15 @@ def load_miniature_params(path: str | Path = PARAMS_FILE) -> MiniatureParams:
         data = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ParamsError(f"{shown}: no such file. Run in the folder that holds it, or give --params FILE.") from error
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
-        raise ParamsError(f"{shown}: cannot be read ({' '.join(str(error).split())}); expected YAML 1.2.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParamsError(f"{shown}: cannot be read ({error}); expected a YAML file in UTF-8.") from error
+    except YAMLError as error:
+        raise ParamsError(f"{shown}: {describe_yaml_problem(error)}; expected YAML 1.2.") from error
     if not isinstance(data, dict):
         raise ParamsError(f"{shown}: no mapping; expected sections {', '.join(MiniatureParams.model_fields)}.")
     try:
         # Through JSON, because pydantic's strict mode takes text for paths only there.
         return MiniatureParams.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        raise ParamsError([_describe(item, shown) for item in error.errors(include_url=False)]) from error
-
-
-def _describe(item: Any, file: str) -> str:
-    """One of pydantic's errors as a line: what was found, what was expected, what to do."""
-    location = [str(part) for part in item["loc"]]
-    key = ".".join(location)
-    match item["type"]:
-        case "missing":
-            return f"{file}: {key} is missing; add it."
-        case "extra_forbidden":
-            model: Any = MiniatureParams
-            for part in location[:-1]:
-                model = model.model_fields[part].annotation
-            close = difflib.get_close_matches(location[-1], model.model_fields, n=1)
-            return f"{file}: {key} is unknown; " + (f"did you mean {close[0]}?" if close else "remove it.")
-    message = str(item["msg"]).removeprefix("Value error, ").replace("Input should be", "expected")
-    found = "" if isinstance(item["input"], dict) else f" is {item['input']!r}"
-    return f"{file}: {key}{found}; {message}."
+        items = error.errors(include_url=False)
+        raise ParamsError([describe_problem(dict(item), shown, MiniatureParams) for item in items]) from error
