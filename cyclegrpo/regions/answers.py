@@ -11,7 +11,9 @@ RegionT = TypeVar("RegionT")
 NO_TARGET = "No target."
 """The words with which a policy says that an expression matches nothing."""
 
-_TURN_END = re.compile(r"<\|(?:im_end|im_start|endoftext)\|>")
+CHAT_MARKERS = re.compile(r"<\|(?:im_end|im_start|endoftext)\|>")
+"""What the chat template puts around a turn."""
+
 _NOTHING = frozenset({"", "null", "none", "no target"})
 
 
@@ -48,7 +50,7 @@ def answer_text(text: str | None) -> str:
     text = text.partition("<think>")[0]
     before, tag, inside = text.partition("<answer>")
     counted = inside.partition("</answer>")[0] if tag else before
-    return _TURN_END.sub("", counted).strip()
+    return CHAT_MARKERS.sub("", counted).strip()
 
 
 def is_explicitly_empty(answer: str) -> bool:
