@@ -5,8 +5,21 @@ Run from the repository's root: `python -m miniature.stages.world [--params FILE
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from miniature.stages.stage import run_stage
-from miniature.world import run_world
+
+if TYPE_CHECKING:
+    from miniature.params import MiniatureParams
+    from miniature.world import WorldReport
+
+
+def run(params: MiniatureParams) -> WorldReport:
+    """Bring the raw folder to the world of the params."""
+    from miniature.world import run_world
+
+    return run_world(params)
+
 
 if __name__ == "__main__":
-    run_stage("world", run_world)
+    run_stage("world", run)
