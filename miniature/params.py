@@ -19,6 +19,7 @@ from ruamel.yaml.error import YAMLError
 from cyclegrpo.errors import ParamsError, printable_path
 from cyclegrpo.params import Ratio, Section
 from cyclegrpo.params_problems import describe_problem, describe_yaml_problem
+from cyclegrpo.tokenizer.params import TokenizerTraining
 from miniature.scene import VOCABULARY
 
 PARAMS_FILE = "miniature/params.yaml"
@@ -131,6 +132,7 @@ class MiniatureParams(Section):
 
     scenes: Scenes
     world: World
+    tokenizer: TokenizerTraining = Field(description="Stage tokenizer: the small mask tokenizer.")
     coldstart: ColdStart
     annotate: Annotate
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def run_world(params: MiniatureParams) -> WorldReport:
     for relative, content in draw_world(params):
         sums[relative] = hashlib.sha256(content).hexdigest()
         if not _holds(root / relative, content):
-            _mark_unfinished(root)
+            _mark_unfinished(root, [relative])
             write_bytes(root / relative, content)
             num_written += 1
     num_removed = _remove_others(root, {*sums, MANIFEST, MARKER, DENSEWORLD})
@@ -123,10 +123,11 @@ def _claim(root: Path) -> None:
     write_text(marker, MARKER_TEXT)
 
 
-def _mark_unfinished(root: Path) -> None:
-    """Before the first change: from here on neither the manifest nor the tokens of another world are true."""
-    for name in (MANIFEST, DENSEWORLD):
-        (root / name).unlink(missing_ok=True)
+def _mark_unfinished(root: Path, changes: Iterable[str]) -> None:
+    """Before a change: from here on the manifest is not true, nor are tokens of V3Det images that change."""
+    (root / MANIFEST).unlink(missing_ok=True)
+    if any(change.startswith("V3Det/") for change in changes):
+        (root / DENSEWORLD).unlink(missing_ok=True)
 
 
 def _remove_others(root: Path, expected: set[str]) -> int:
@@ -134,7 +135,7 @@ def _remove_others(root: Path, expected: set[str]) -> int:
     others = [path for path in root.rglob("*") if path.relative_to(root).as_posix() not in expected]
     files = [path for path in others if path.is_symlink() or not path.is_dir()]
     if files:
-        _mark_unfinished(root)
+        _mark_unfinished(root, (path.relative_to(root).as_posix() for path in files))
     for path in files:
         path.unlink(missing_ok=True)
     for folder in sorted((path for path in others if path not in set(files)), reverse=True):
