@@ -83,6 +83,7 @@ class Base(Section):
     )
     num_workers: int = Field(2, ge=0, description="Processes for CPU work; 0 works in the main process.")
     max_skip_ratio: Ratio = Field(0.01, description="A stage fails when it skips a larger share of its records.")
+    annotation_root: Path = Field(Path("data/raw"), description="Every annotation file lies below it; DVC watches it.")
     sources: tuple[Source, ...] = Field(min_length=1, description="The annotation files to make rows of.")
 
     @model_validator(mode="after")
@@ -179,6 +180,7 @@ class Train(Section):
     num_groundings: int = Field(6, ge=1, description="K: groundings per caption.")
     temperature: float = Field(1.0, gt=0.0, description="Sampling temperature of the rollouts.")
     top_p: float = Field(1.0, gt=0.0, le=1.0, description="Nucleus of the rollouts; 1 keeps all tokens.")
+    micro_batches: int = Field(1, ge=1, description="Parts that a task's answers are computed in, one after the other.")
     learning_rate: float = Field(1e-6, ge=0.0, description="Of AdamW.")
     lr_schedule: Literal["constant", "linear"] = Field("constant", description="linear falls to 0 at the last step.")
     weight_decay: float = Field(0.01, ge=0.0)
