@@ -16,7 +16,7 @@ from cyclegrpo.regions.geometry import Box
 _BRACKETS = re.compile(r"[\[(]([^\[\]()]*)[\])]")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 _SEPARATOR = re.compile(r"\s*,\s*|\s+")
-_CUT_OFF = re.compile(r"[\[(][-+0-9.,\s]*[0-9][-+0-9.,\s]*\Z")
+_LIST_OF_NUMBERS = re.compile(r"[-+0-9.,\s]+")
 _LARGEST = 1000.0
 
 
@@ -86,8 +86,7 @@ def parse_boxes(text: str | None) -> ParsedBoxes:
             boxes.append(box)
         if flag is not None:
             flags.append(flag)
-    last_open = max(answer.rfind("["), answer.rfind("("))
-    if last_open >= 0 and _CUT_OFF.match(answer, last_open):
+    if _is_cut_off(answer):
         flags.append("truncated")
     return ParsedBoxes(boxes, tuple(dict.fromkeys(flags)), is_explicitly_empty(answer))
 
@@ -106,8 +105,7 @@ def number_groups(text: str) -> Iterator[list[str]]:
         numbers = _SEPARATOR.split(match.group(1).strip())
         if not all(_NUMBER.fullmatch(part.removesuffix("%")) for part in numbers):
             continue
-        is_neighbour = text[waiting_end : match.start()].strip() in ("", ",")
-        if waiting and is_neighbour and len(numbers) == 2:
+        if waiting and len(numbers) == 2 and text[waiting_end : match.start()].strip() in ("", ","):
             yield waiting + numbers
             waiting = []
             continue
@@ -119,6 +117,12 @@ def number_groups(text: str) -> Iterator[list[str]]:
             yield numbers
     if waiting:
         yield waiting
+
+
+def _is_cut_off(answer: str) -> bool:
+    """Whether the answer ends within brackets that hold numbers."""
+    tail = answer[max(answer.rfind("["), answer.rfind("(")) + 1 :]
+    return tail != answer and _LIST_OF_NUMBERS.fullmatch(tail) is not None and any(map(str.isdecimal, tail))
 
 
 def _read(numbers: list[str], has_percent: bool) -> tuple[Box | None, str | None]:

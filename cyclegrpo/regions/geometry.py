@@ -37,6 +37,7 @@ __all__ = [
     "box_iou",
     "crop_size",
     "crop_window",
+    "crop_window_of_box",
     "mask_iou",
     "mask_to_box",
     "mask_to_box_inclusive",
@@ -136,7 +137,8 @@ def box_iou(box_a: Box, box_b: Box) -> float:
     if overlap_width <= 0 or overlap_height <= 0:
         return 0.0
     overlap = overlap_width * overlap_height
-    return min(1.0, overlap / (sum(width * height for width, height in sides) - overlap))
+    union = sum(width * height for width, height in sides) - overlap
+    return min(1.0, overlap / union) if 0 < union < math.inf else 0.0
 
 
 def box_image_to_1000(box_image: Box, height: int, width: int) -> Box:
@@ -204,13 +206,40 @@ def crop_window(
     box = mask_to_box_inclusive(mask)
     if box is None:
         raise ValueError("an empty mask has no zoom-in crop; expected at least one pixel.")
-    image_height, image_width = np.asarray(mask).shape
-    x0, y0, x1, y1 = box
+    height, width = np.asarray(mask).shape
+    return crop_window_of_box(box, height, width, max_area_fraction=max_area_fraction, min_side_px=min_side_px)
+
+
+def crop_window_of_box(
+    box_inclusive: tuple[int, int, int, int],
+    height: int,
+    width: int,
+    *,
+    max_area_fraction: float = 0.30,
+    min_side_px: int = 140,
+) -> tuple[int, int, int, int] | None:
+    """The same window as `crop_window`, from the mask's tight box with inclusive maxima.
+
+    Args:
+        box_inclusive: first and last column and row, `x0, y0, x1, y1`, of `mask_to_box_inclusive`.
+        height, width: the image's size in pixels.
+
+    Raises:
+        ValueError: the corners are exchanged, or the box begins outside the image.
+
+    >>> crop_window_of_box((300, 300, 550, 540), height=480, width=640)
+    (300, 300, 550, 480)
+    """
+    x0, y0, x1, y1 = box_inclusive
+    if not 0 <= x0 <= x1 or not 0 <= y0 <= y1 or x0 >= width or y0 >= height:
+        raise ValueError(
+            f"a box is {box_inclusive} in an image {width} wide and {height} high; expected ordered corners inside."
+        )
     # Divided, not multiplied out: a quotient of exactly 30 % rounds to the same float as the literal 0.30.
-    if (x1 - x0) * (y1 - y0) / (image_width * image_height) >= max_area_fraction:
+    if (x1 - x0) * (y1 - y0) / (width * height) >= max_area_fraction:
         return None
-    x0, x1 = _widened(x0, x1, min_side_px, image_width)
-    y0, y1 = _widened(y0, y1, min_side_px, image_height)
+    x0, x1 = _widened(x0, x1, min_side_px, width)
+    y0, y1 = _widened(y0, y1, min_side_px, height)
     return x0, y0, x1, y1
 
 

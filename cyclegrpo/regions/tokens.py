@@ -113,8 +113,7 @@ def parse_tokens(text: str | None, *, codebook_size: int = 256, repair: bool = F
     for group in _groups(answer):
         code, faults = _read(group, codebook_size)
         flags.extend(faults)
-        repaired = repair and "no_start" not in faults
-        if code is not None and (repaired or not faults):
+        if code is not None and (repair or not faults):
             codes.append(code)
     tokens = codes_to_tokens(codes, codebook_size=codebook_size)
     return ParsedTokens(codes, tokens, tuple(dict.fromkeys(flags)), is_explicitly_empty(answer))
@@ -157,7 +156,9 @@ def _groups(text: str) -> Iterator[_Group]:
 
 def _read(group: _Group, codebook_size: int) -> tuple[Code | None, list[str]]:
     """The codes of a group as far as they are in range (None: not even the first), and every fault."""
-    faults = [] if group.has_start else ["no_start"]
+    if not group.has_start:
+        return None, ["no_start"]
+    faults = []
     if not group.has_end:
         faults.append("no_end")
     if group.has_spaces:

@@ -1,4 +1,4 @@
-"""Advantages of GRPO: rewards made comparable within their group; finite always, exactly zero where nothing is learned."""
+"""Advantages of GRPO: rewards made comparable within their group; always finite, exactly 0 where nothing is learned."""
 
 from __future__ import annotations
 
