@@ -14,7 +14,10 @@ SAME_FIRST_CODE = 0.4
 """Grade of a predicted mask whose first code is right and whose second is not (the public code's value)."""
 
 
-def mask_overlap(predicted_masks: Sequence[np.ndarray], target_masks: Sequence[np.ndarray]) -> float:
+Masks = Sequence[np.ndarray] | np.ndarray
+
+
+def mask_overlap(predicted_masks: Masks, target_masks: Masks) -> float:
     """Pixel IoU of the union of the predicted masks with the union of the target masks.
 
     Args:
@@ -45,7 +48,7 @@ def token_overlap(predicted_codes: Sequence[Code], target_codes: Sequence[Code])
     >>> token_overlap([(1, 45), (1, 46)], [(1, 45)]), token_overlap([(1, 45), (1, 45)], [(1, 45)])
     (0.7, 0.5)
     """
-    if not predicted_codes or not target_codes:
+    if len(predicted_codes) == 0 or len(target_codes) == 0:
         return float(len(predicted_codes) == len(target_codes))
     targets = {tuple(code) for code in target_codes}
     first_codes = {code[0] for code in targets}
@@ -70,7 +73,7 @@ def box_overlap(
     >>> box_overlap([t1], [t1, t2]), box_overlap([t1] * 10 + [t2], [t1, t2], match="hungarian") == 2 / 11
     (0.5, True)
     """
-    if not predicted_boxes or not target_boxes:
+    if len(predicted_boxes) == 0 or len(target_boxes) == 0:
         return float(len(predicted_boxes) == len(target_boxes))
     if match == "union":
         return _union_iou(predicted_boxes, target_boxes)
