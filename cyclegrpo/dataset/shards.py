@@ -1,0 +1,120 @@
+"""Work that survives a kill: a stage's images in shards, each finished shard kept in the work folder until it is out
+of date.
+
+A shard is stored at `<work_dir>/shards/<stage>/<digest>.json`. The digest covers its items, the stage's settings and
+the package's code, so a stored shard is used again exactly when it would come out the same. A run in which nothing
+changed, or one after a kill, computes only what is missing. Shards that a completed run did not use are removed.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from cyclegrpo.dataset.progress import track
+from cyclegrpo.files import digest, sha256_file, write_text
+from cyclegrpo.sources.records import Skip
+
+SHARD_IMAGES = 32
+"""Images per shard: a kill loses at most so much work."""
+
+Item = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class ShardResult:
+    """What became of a shard's items: table rows (plain JSON values) and skips, both in the order of the items."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
+
+
+Compute = Callable[[Sequence[Item]], ShardResult]
+
+
+@dataclass(frozen=True)
+class ShardStore:
+    """The finished shards of one stage.
+
+    Attributes:
+        folder: where they lie.
+        settings: everything besides the items that the result depends on, as JSON can hold it.
+        still_valid: whether a stored shard's side effects (files that it wrote) are still there.
+    """
+
+    folder: Path
+    settings: Any
+    still_valid: Callable[[ShardResult], bool] = lambda result: True
+
+    def run(self, items: Sequence[Item], compute: Compute, *, num_workers: int = 0) -> ShardResult:
+        """Deal with all items, in shards of SHARD_IMAGES, and return the results in the order of the items.
+
+        Args:
+            items: one per image, as JSON can hold it.
+            compute: what to do with a shard's items; the same result for the same items, whatever the other shards
+                are.
+            num_workers: processes to compute in (`compute` must then be picklable); 0 and 1 compute in this process.
+        """
+        shards = [items[start : start + SHARD_IMAGES] for start in range(0, len(items), SHARD_IMAGES)]
+        paths = [self.folder / f"{digest(self.settings, code_digest(), list(shard))[:32]}.json" for shard in shards]
+        loaded = {index: self._load(path) for index, path in enumerate(paths)}
+        results = {index: result for index, result in loaded.items() if result is not None}
+        missing = [index for index in loaded if index not in results]
+        computed = _compute_all(compute, [shards[index] for index in missing], num_workers)
+        for index, result in zip(missing, track(computed, len(missing), self.folder.name), strict=True):
+            results[index] = result
+            write_text(paths[index], json.dumps(asdict(result)))
+        self._remove_others(paths)
+        merged = ShardResult()
+        for index in range(len(shards)):
+            merged.rows += results[index].rows
+            merged.skips += results[index].skips
+        return merged
+
+    def _load(self, path: Path) -> ShardResult | None:
+        if not path.is_file():
+            return None
+        content = json.loads(path.read_text(encoding="utf-8"))
+        result = ShardResult(content["rows"], [Skip(**skip) for skip in content["skips"]])
+        return result if self.still_valid(result) else None
+
+    def _remove_others(self, paths: Sequence[Path]) -> None:
+        if self.folder.is_dir():
+            for path in set(self.folder.glob("*.json")) - set(paths):
+                path.unlink()
+
+
+def _compute_all(compute: Compute, shards: Sequence[Sequence[Item]], num_workers: int) -> Iterator[ShardResult]:
+    """Results in the order of the shards. With worker processes, an error in one stops the others."""
+    if num_workers < 2 or len(shards) < 2:
+        yield from map(compute, shards)
+        return
+    # Spawned, not forked: a fork copies the locks of threads that pyarrow has running.
+    executor = ProcessPoolExecutor(min(num_workers, len(shards)), get_context("spawn"), initializer=_ignore_interrupt)
+    try:
+        yield from executor.map(compute, shards)
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _ignore_interrupt() -> None:
+    """Ctrl-C reaches the whole process group; only the main process shall answer it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@cache
+def code_digest() -> str:
+    """Digest of the package's source files that data depends on: other code may give other data."""
+    package = Path(__file__).parent.parent
+    parts = ("dataset", "regions", "sources", "tokenizer")
+    files = sorted(path for part in parts for path in (package / part).rglob("*.py"))
+    return digest(
+        [[path.relative_to(package).as_posix(), sha256_file(path)] for path in [*files, package / "files.py"]]
+    )
