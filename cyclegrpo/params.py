@@ -18,7 +18,12 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from cyclegrpo.errors import ParamsError, printable_path
-from cyclegrpo.params_problems import describe_problem, describe_yaml_problem, ineffective_settings
+from cyclegrpo.params_problems import (
+    describe_problem,
+    describe_yaml_problem,
+    ineffective_settings,
+    pipeline_problems,
+)
 
 Kind = Literal["describe", "expression", "no_target"]
 Ratio = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -274,9 +279,43 @@ def load_params(path: str | Path = "params.yaml") -> Params:
         # Through JSON, because pydantic's strict mode takes lists for tuples and text for paths only there.
         params = Params.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        problems = [describe_problem(dict(item), shown, Params) for item in error.errors(include_url=False)]
+        # A list that lacks its faulty entries is not "too short" on top of that.
+        items = [dict(item) for item in error.errors(include_url=False)]
+        items = [item for item in items if item["type"] != "too_short" or item["input"] == []] or items
+        problems = [describe_problem(item, shown, Params) for item in items]
         raise ParamsError(problems) from error
     problems = [f"{shown}: {problem}." for problem in ineffective_settings(params)]
     if problems:
         raise ParamsError(problems)
     return params
+
+
+def find_problems(path: str | Path) -> list[str]:
+    """Everything that is wrong with the file, for the commands or for dvc.yaml, one line each; none if it is fine."""
+    try:
+        return pipeline_problems(load_params(path), path)
+    except ParamsError as error:
+        return error.problems
+
+
+def limited(
+    params: Params, *, records: int | None = None, steps: int | None = None, regions: int | None = None
+) -> Params:
+    """The params with smaller loops, for a quick look: records of every source, training steps, held-out regions.
+
+    None leaves a number as it is; a limit never raises one.
+    """
+    sources = params.base.sources
+    if records is not None:
+        limits = [records if source.limit is None else min(records, source.limit) for source in sources]
+        sources = tuple(
+            source.model_copy(update={"limit": limit}) for source, limit in zip(sources, limits, strict=True)
+        )
+    num_steps, num_regions = params.train.num_steps, params.evaluate.num_regions
+    return params.model_copy(
+        update={
+            "base": params.base.model_copy(update={"sources": sources}),
+            "train": params.train.model_copy(update={"num_steps": min(steps or num_steps, num_steps)}),
+            "evaluate": params.evaluate.model_copy(update={"num_regions": min(regions or num_regions, num_regions)}),
+        }
+    )

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+from cyclegrpo.errors import printable_path
+
 if TYPE_CHECKING:
     from cyclegrpo.params import Params
+
+_PLAIN_WORDS = {
+    "greater than or equal to": ">=",
+    "less than or equal to": "<=",
+    "greater than": ">",
+    "less than": "<",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid string": "text",
+    "a valid array": "a list",
+    "an object": "a mapping",
+}
+"""pydantic's words -> the user's, longer ones first."""
 
 
 def iterate_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -43,7 +60,8 @@ def describe_yaml_problem(error: YAMLError) -> str:
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:
-    """
+    """A place in the file as the user would write it.
+
     >>> _dotted(("base", "sources", 0, "format"))
     'base.sources[0].format'
     """
@@ -64,9 +82,10 @@ def describe_problem(item: Mapping[str, Any], file: str, root: type[BaseModel]) 
     message = str(item["msg"]).removeprefix("Value error, ")
     if kind == "value_error" and isinstance(item.get("input"), dict):
         return f"{file}: {message}."
-    expected = message.removeprefix("Input should be ").replace("greater than or equal to", ">=")
-    expected = expected.replace("less than or equal to", "<=").replace("greater than", ">").replace("less than", "<")
-    return f"{file}: {key} is {found}; expected {expected.removeprefix('expected ')}."
+    expected = message.removeprefix("Input should be ").removeprefix("expected ")
+    for theirs, ours in _PLAIN_WORDS.items():
+        expected = expected.replace(theirs, ours)
+    return f"{file}: {key} is {found}; expected {expected}."
 
 
 def _short(value: Any) -> str:
@@ -127,3 +146,34 @@ def _prompts_without_source(params: Params) -> Iterator[str]:
             yield f"train.prompts.{name} is {number}, but no source has the kind {kind}; set it to 0"
     if prompts.caption + prompts.no_target + prompts.expression == 0:
         yield "train.prompts are all 0; expected at least one prompt per step"
+
+
+def pipeline_problems(params: Params, path: str | Path) -> list[str]:
+    """What keeps dvc.yaml from working with these params, one line each; a command outside DVC does not mind.
+
+    DVC looks for the keys that dvc.yaml names only after a stage has run, so a missing one is found here. It sees
+    changes of annotation files only below `base.annotation_root`, and does not look into linked folders.
+    """
+    shown, base = printable_path(path), params.base
+    missing = [f"base.{key}" for key in type(base).model_fields if key not in base.model_fields_set]
+    missing += [section for section in type(params).model_fields if section not in params.model_fields_set]
+    problems = [f"{shown}: {key} is missing, and dvc.yaml depends on it; add it." for key in missing]
+    return problems + [f"{shown}: {problem}." for problem in _unwatched_annotations(params)]
+
+
+def _unwatched_annotations(params: Params) -> Iterator[str]:
+    root, evaluate = params.base.annotation_root, params.evaluate
+    files = {
+        f"base.sources[{number}].{key}": getattr(source, key)
+        for number, source in enumerate(params.base.sources)
+        for key in ("annotations", "instances")
+    }
+    files |= {f"evaluate.{key}": getattr(evaluate, key) for key in ("annotations", "instances", "truth")}
+    for key, file in ((key, file) for key, file in files.items() if file is not None):
+        if not file.is_relative_to(root):
+            yield f"{key} is {file}; expected a file below base.annotation_root ({root}). Move or link it there"
+        else:
+            folders = (root / part for part in file.relative_to(root).parents if part.parts)
+            linked = next((folder for folder in folders if folder.is_symlink()), None)
+            if linked is not None:
+                yield f"{key} is {file}, but DVC does not look into {linked}, a linked folder. Link the file alone"

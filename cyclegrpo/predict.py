@@ -1,0 +1,187 @@
+"""One image, one question: describe a region of it, or locate what a text describes, with any policy.
+
+The prompts, the crop and the tokens are those of training, so that a policy is asked what it has learned to answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image
+
+from cyclegrpo.dataset.tokenizers import load_tokenizer
+from cyclegrpo.errors import ParamsError
+from cyclegrpo.evaluation.blocks import Cut, cut_region
+from cyclegrpo.evaluation.run import crop_as_trained
+from cyclegrpo.files import atomic_path, load_image
+from cyclegrpo.params import Params
+from cyclegrpo.policy import Policy
+from cyclegrpo.regions.boxes import parse_boxes
+from cyclegrpo.regions.geometry import Box, box_1000_to_image, box_image_to_1000, mask_to_box, masks_union
+from cyclegrpo.regions.spaces import space
+from cyclegrpo.regions.tokens import codes_to_token, parse_tokens
+from cyclegrpo.rewards.caption import strip_markers
+
+if TYPE_CHECKING:
+    from cyclegrpo.tokenizer import MaskTokenizer
+
+MISSING = -1
+"""A second code that an answer lacks, as `MaskTokenizer.decode` takes it."""
+
+_COLOR = np.array([230, 60, 60], dtype=np.float32)
+_OPACITY = 0.5
+
+
+@dataclass(frozen=True)
+class Description:
+    """A region, as the policy was asked about it, and what it said."""
+
+    region: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Location:
+    """What the policy answered to a text, the regions in it, and the kinds of fault in their spelling.
+
+    area_ratio: share of the image's pixels that the regions cover, in [0, 1].
+    """
+
+    answer: str
+    regions: list[str]
+    flags: tuple[str, ...]
+    area_ratio: float
+
+
+def describe_region(
+    params: Params,
+    policy_dir: Path,
+    image_path: Path,
+    *,
+    box: tuple[int, int, int, int] | None = None,
+    mask_path: Path | None = None,
+) -> Description:
+    """What the policy says of one region of an image, greedily.
+
+    Args:
+        params: the tokenizer, the region space, the crop rule, the device and the length limits.
+        box: the region as half-open pixels x0, y0, x1, y1 of the stored image; or
+        mask_path: as a mask image of the same size, everything but black.
+
+    Raises ParamsError where the region is not given once or lies outside the image, DataError where a file is missing.
+    """
+    image = load_image(image_path)
+    mask = _read_region(image, box, mask_path)
+    cut = cut_region(image, mask, crop_as_trained(params))
+    region, crop_region = _spell(params, image, mask, cut)
+    prompt = space(params.base.region_space).describe(region, crop_region)
+    images = [image] if cut is None else [image, cut.seen]
+    policy = Policy.load(policy_dir, params.base.device)
+    caption = policy.generate([prompt], [images], max_new_tokens=params.evaluate.max_caption_tokens)[0]
+    return Description(region=region, caption=caption.strip())
+
+
+def locate_text(
+    params: Params, policy_dir: Path, image_path: Path, text: str, *, picture: Path | None = None
+) -> Location:
+    """Where in an image the policy finds what a text describes, greedily.
+
+    Args:
+        params: as in `describe_region`.
+        picture: a file to draw the image to, with the regions tinted; None draws none.
+
+    The answer is read leniently: a mask token with one readable code is decoded from that code alone.
+    """
+    image = load_image(image_path)
+    region_space = space(params.base.region_space)
+    prompt = region_space.locate(strip_markers(text))
+    policy = Policy.load(policy_dir, params.base.device)
+    answer = policy.generate([prompt], [[image]], max_new_tokens=params.evaluate.max_grounding_tokens)[0]
+    masks: Iterable[np.ndarray] = ()
+    if region_space.name == "mask":
+        tokenizer = load_tokenizer(params.base.tokenizer, params.base.device)
+        parsed = parse_tokens(answer, codebook_size=tokenizer.config.codebook_size, repair=True)
+        regions, flags = parsed.tokens, parsed.flags
+        if parsed.codes:
+            codes = [(code0, MISSING if code1 is None else code1) for code0, code1 in parsed.codes]
+            masks = tokenizer.decode_masks(tokenizer.embed_images([image]), codes, image.height, image.width)
+    else:
+        boxes = parse_boxes(answer)
+        regions, flags = [region_space.format(box) for box in boxes.boxes], boxes.flags
+        masks = [_fill_box(box_1000_to_image(box, image.height, image.width), image) for box in boxes.boxes]
+    covered = masks_union(masks, image.height, image.width)
+    if picture is not None:
+        _draw(image, covered, picture)
+    return Location(answer=answer, regions=regions, flags=flags, area_ratio=float(covered.mean()))
+
+
+def parse_box(text: str) -> tuple[int, int, int, int]:
+    """A box that a user typed, as half-open pixels; ParamsError if it is none.
+
+    >>> parse_box("10,20, 30,40")
+    (10, 20, 30, 40)
+    """
+    try:
+        x0, y0, x1, y1 = (int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ParamsError(f"the box is {text!r}; expected four whole numbers X0,Y0,X1,Y1 in pixels.") from error
+    if x0 >= x1 or y0 >= y1:
+        raise ParamsError(f"the box is {text!r}; expected X0 < X1 and Y0 < Y1.")
+    return x0, y0, x1, y1
+
+
+def _read_region(image: Image.Image, box: tuple[int, int, int, int] | None, mask_path: Path | None) -> np.ndarray:
+    """The region as mask (height, width) of the image; ParamsError where it is not given once, or has no pixel."""
+    if (box is None) == (mask_path is None):
+        raise ParamsError("the region is not given once; expected either --box X0,Y0,X1,Y1 or --mask FILE.")
+    if mask_path is not None:
+        mask = np.asarray(load_image(mask_path)).any(axis=2)
+        if mask.shape != (image.height, image.width):
+            found, expected = f"{mask.shape[1]}x{mask.shape[0]}", f"{image.width}x{image.height}"
+            raise ParamsError(f"the mask is {found}; expected the image's size, {expected}.")
+    else:
+        assert box is not None
+        mask = _fill_box(box, image)
+    if not mask.any():
+        raise ParamsError(f"the region has no pixel in the image, which is {image.width}x{image.height}; move it.")
+    return mask
+
+
+def _fill_box(box: Box, image: Image.Image) -> np.ndarray:
+    """The pixels of the image that a box covers, at least one where it lies in the image; clipped to the image."""
+    x0, y0 = (max(0, math.floor(value)) for value in box[:2])
+    x1, y1 = (max(0, math.ceil(value)) for value in box[2:])
+    mask = np.zeros((image.height, image.width), dtype=np.bool_)
+    mask[y0:y1, x0:x1] = True
+    return mask
+
+
+def _spell(params: Params, image: Image.Image, mask: np.ndarray, cut: Cut | None) -> tuple[str, str | None]:
+    """The region as text in the image, and in its crop ("" in the box space); None where there is no crop."""
+    region_space = space(params.base.region_space)
+    if region_space.name != "mask":
+        box = mask_to_box(mask)
+        assert box is not None  # _read_region refuses an empty region
+        text = region_space.format(box_image_to_1000(box, image.height, image.width))
+        return text, None if cut is None else ""
+    tokenizer = load_tokenizer(params.base.tokenizer, params.base.device)
+    text = _mask_token(tokenizer, image, mask)
+    return text, None if cut is None else _mask_token(tokenizer, cut.pixels, cut.mask)
+
+
+def _mask_token(tokenizer: MaskTokenizer, image: Image.Image, mask: np.ndarray) -> str:
+    code0, code1 = tokenizer.encode(tokenizer.embed_images([image]), mask[None])[0].tolist()
+    return codes_to_token(code0, code1, codebook_size=tokenizer.config.codebook_size)
+
+
+def _draw(image: Image.Image, covered: np.ndarray, path: Path) -> None:
+    """The image with the covered pixels tinted, written to `path` in the format of its extension."""
+    pixels = np.asarray(image, dtype=np.float32).copy()
+    pixels[covered] = (1 - _OPACITY) * pixels[covered] + _OPACITY * _COLOR
+    with atomic_path(path) as temporary:
+        Image.fromarray(pixels.astype(np.uint8)).save(temporary)
