@@ -1,0 +1,153 @@
+"""The held-out set in blocks, each with everything about it that does not depend on a policy.
+
+A block holds its images, their features (every image is encoded once), the describe prompt of every region with its
+zoom-in crop as in training, and the scorer for answers about its images.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from cyclegrpo.dataset.crops import cut_crop, encode_jpeg
+from cyclegrpo.evaluation.heldout import Heldout, HeldoutNoTarget, HeldoutRegion
+from cyclegrpo.evaluation.scoring import BoxScorer, MaskScorer, Scorer, target_box_1000
+from cyclegrpo.params import Crop
+from cyclegrpo.regions.geometry import crop_window
+from cyclegrpo.regions.spaces import RegionSpace
+from cyclegrpo.regions.tokens import codes_to_token
+
+IMAGES_PER_PASS = 16  # of the tokenizer's image encoder
+
+
+class TokenizerLike(Protocol):
+    """What is asked of the mask tokenizer; `cyclegrpo.tokenizer.MaskTokenizer` does it."""
+
+    config: Any
+
+    def embed_images(self, images: Sequence[Image.Image]) -> Any:
+        """Features of a batch of images; indexing gives those of one."""
+
+    def encode(self, features: Any, masks: np.ndarray) -> Any:
+        """Codes (N, 2) of masks (N, H, W) of one image."""
+
+    def decode_masks(self, features: Any, codes: np.ndarray, height: int, width: int) -> np.ndarray:
+        """Masks (N, height, width) of codes (N, 2) on one image."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A zoom-in crop: its `pixels`, the same as the policy sees them in training (through JPEG), and its mask."""
+
+    pixels: Image.Image
+    seen: Image.Image
+    mask: np.ndarray
+
+
+@dataclass(frozen=True)
+class Target:
+    """One region as it is asked about: the describe prompt and its images (the whole one, then its crop, if any)."""
+
+    region: HeldoutRegion
+    prompt: str
+    images: tuple[Image.Image, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some items of the held-out set. `images` by name are the whole ones."""
+
+    number: int
+    targets: tuple[Target, ...]
+    no_targets: tuple[HeldoutNoTarget, ...]
+    images: dict[str, Image.Image]
+    scorer: Scorer
+
+
+def prepare_blocks(
+    heldout: Heldout, tokenizer: TokenizerLike | None, *, space: RegionSpace, crop: Crop, block_size: int
+) -> Iterator[Block]:
+    """The held-out set in blocks of at most `block_size` regions and as many no-target expressions, ready to be asked.
+
+    Args:
+        heldout: the set.
+        tokenizer: encodes and decodes masks; only the box space goes without one.
+        space: how regions are spelled.
+        crop: the `crop` section of the params; crops are cut as in training, none where it is not enabled.
+        block_size: bounds the memory for images and their features.
+
+    Keep the blocks in a list to evaluate several policies without preparing them again (if the features fit in memory).
+    """
+    for number in range(num_blocks(heldout, block_size)):
+        window = slice(number * block_size, (number + 1) * block_size)
+        regions, no_targets = heldout.regions[window], heldout.no_targets[window]
+        named = [(item.image, item.size) for item in regions] + [(item.image, item.size) for item in no_targets]
+        images = {name: heldout.open_image(name, size) for name, size in named}
+        sizes = {name: (image.height, image.width) for name, image in images.items()}
+        cuts = [cut_region(images[region.image], region.mask, crop) for region in regions]
+        scorer: Scorer
+        if tokenizer is None:
+            texts = [(space.format(target_box_1000(region)), "") for region in regions]
+            scorer = BoxScorer(sizes)
+        else:
+            features = dict(zip(images, _embed(tokenizer, list(images.values())), strict=True))
+            texts = _spell(tokenizer, regions, features, cuts)
+            scorer = MaskScorer(tokenizer, features, sizes, codebook_size=tokenizer.config.codebook_size)
+        targets = []
+        for region, cut, (text, crop_text) in zip(regions, cuts, texts, strict=True):
+            image = images[region.image]
+            shown = (image,) if cut is None else (image, cut.seen)
+            targets.append(Target(region, space.describe(text, None if cut is None else crop_text), shown))
+        yield Block(number, tuple(targets), no_targets, images, scorer)
+
+
+def num_blocks(heldout: Heldout, block_size: int) -> int:
+    """How many blocks `prepare_blocks` gives."""
+    return -(-max(len(heldout.regions), len(heldout.no_targets)) // block_size)
+
+
+def cut_region(image: Image.Image, mask: np.ndarray, crop: Crop) -> Cut | None:
+    """The region's zoom-in crop as the crop stage cuts it; None for a large region, or where no pixel of it is left."""
+    if not crop.enabled:
+        return None
+    window = crop_window(mask, max_area_fraction=crop.max_area_fraction, min_side_px=crop.min_side_px)
+    if window is None:
+        return None
+    pixels, crop_mask = cut_crop(image, mask, window, enlarge_to_px=crop.enlarge_to_px)
+    if not crop_mask.any():
+        return None
+    with Image.open(io.BytesIO(encode_jpeg(pixels, crop.jpeg_quality))) as stored:
+        return Cut(pixels, stored.convert("RGB"), crop_mask)
+
+
+def _spell(
+    tokenizer: TokenizerLike, regions: Sequence[HeldoutRegion], features: dict[str, Any], cuts: Sequence[Cut | None]
+) -> list[tuple[str, str]]:
+    """Every region as tokens, in the image and in its crop ("" without one), the latter from the uncompressed crop."""
+    crop_features = iter(_embed(tokenizer, [cut.pixels for cut in cuts if cut is not None]))
+    return [
+        (
+            _token(tokenizer, features[region.image], region.mask),
+            "" if cut is None else _token(tokenizer, next(crop_features), cut.mask),
+        )
+        for region, cut in zip(regions, cuts, strict=True)
+    ]
+
+
+def _token(tokenizer: TokenizerLike, features: Any, mask: np.ndarray) -> str:
+    code0, code1 = tokenizer.encode(features, mask[None])[0].tolist()
+    return codes_to_token(code0, code1, codebook_size=tokenizer.config.codebook_size)
+
+
+def _embed(tokenizer: TokenizerLike, images: Sequence[Image.Image]) -> list[Any]:
+    """The features of every image, each of one image."""
+    features: list[Any] = []
+    for start in range(0, len(images), IMAGES_PER_PASS):
+        batch = tokenizer.embed_images(images[start : start + IMAGES_PER_PASS])
+        features += [batch[i] for i in range(len(batch))]
+    return features

@@ -1,0 +1,264 @@
+"""Stage evaluate: the policy before and after training on the same held-out regions.
+
+Writes `results/evaluate/metrics.json` (`before.*`, `after.*`, `change.*`, each number with its `_se`),
+`predictions.jsonl` (one line per model and item, in the order of the set) and `examples.json` (the first regions,
+with pictures, for the page). A model's predictions are kept below `base.work_dir` and reused while the model, the
+data and the settings are the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from pydantic import TypeAdapter, ValidationError
+from tqdm import tqdm
+
+from cyclegrpo.errors import DataError
+from cyclegrpo.evaluation.blocks import Block, num_blocks, prepare_blocks
+from cyclegrpo.evaluation.heldout import Heldout, read_heldout
+from cyclegrpo.evaluation.metrics import Predictions, RegionPrediction, compare, summarise
+from cyclegrpo.evaluation.predict import Generates, Interview
+from cyclegrpo.evaluation.truth import Truth
+from cyclegrpo.files import digest, sha256_file, write_json, write_text
+from cyclegrpo.params import Crop, Evaluate, Params
+from cyclegrpo.regions.spaces import MASK, RegionSpace, space
+
+TRAINED = Path("models/policy")
+RESULTS = Path("results/evaluate")
+PICTURE_PX = 512
+PNG_BELOW_PX = 256
+PREDICTIONS = TypeAdapter(Predictions)
+
+
+@dataclass(frozen=True)
+class EvaluateReport:
+    """The main numbers of a run: metrics by name without their errors, before and after."""
+
+    before: dict[str, float] = field(default_factory=dict)
+    after: dict[str, float] = field(default_factory=dict)
+
+
+def predict_policy(
+    policy: Generates,
+    frozen: Generates | None,
+    blocks: Iterable[Block],
+    settings: Evaluate,
+    *,
+    region_space: RegionSpace = MASK,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda kind: None,
+) -> Predictions:
+    """What a policy says about all blocks, joined in their order; `frozen` (or None) locates its captions too."""
+    interview = Interview(policy, frozen, settings, region_space, seed)
+    parts = [interview.predict(block, progress) for block in blocks]
+    return Predictions(
+        tuple(region for part in parts for region in part.regions),
+        tuple(item for part in parts for item in part.no_targets),
+    )
+
+
+def evaluate_policy(
+    policy: Generates,
+    frozen: Generates | None,
+    blocks: Iterable[Block],
+    settings: Evaluate,
+    *,
+    region_space: RegionSpace = MASK,
+    truth: Truth | None = None,
+    seed: int = 0,
+) -> dict[str, float]:
+    """The metrics of one policy in memory (see `metrics.summarise`), without any file written.
+
+    heldout = read_heldout(params.evaluate)                        # or heldout_in_memory(images, regions, no_targets)
+    blocks = list(prepare_blocks(heldout, tokenizer, space=MASK, crop=params.crop, block_size=256))
+    numbers = evaluate_policy(policy, before, blocks, params.evaluate, truth=Truth.load(params.evaluate.truth))
+    """
+    said = predict_policy(policy, frozen, blocks, settings, region_space=region_space, seed=seed)
+    return summarise(said, truth)
+
+
+def run_evaluate(params: Params, *, trained: Path = TRAINED, results: Path = RESULTS) -> EvaluateReport:
+    """Evaluate `base.policy` (before) and the trained policy (after) and write the results."""
+    settings = params.evaluate
+    heldout = read_heldout(settings, max_skip_ratio=params.base.max_skip_ratio)
+    truth = Truth.load(settings.truth) if settings.truth is not None else None
+    models = _Models(params, heldout)
+    before = models.predictions("before", params.base.policy)
+    after = models.predictions("after", trained)
+    metrics: dict[str, Any] = {
+        "before": summarise(before, truth),
+        "after": summarise(after, truth),
+        "change": compare(before, after, truth),
+        "num_samples": settings.num_samples,
+        "temperature": settings.temperature,
+    }
+    write_text(results / "predictions.jsonl", _lines({"before": before, "after": after}, truth))
+    write_json(results / "examples.json", make_examples(heldout, before, after, settings.num_examples))
+    write_json(results / "metrics.json", metrics)
+    return EvaluateReport(
+        *({k: v for k, v in metrics[m].items() if not k.endswith("_se")} for m in ("before", "after"))
+    )
+
+
+def crop_as_trained(params: Params) -> Crop:
+    """The `crop` section, switched off where training shows no crops (`train.zoom`)."""
+    return params.crop.model_copy(update={"enabled": params.crop.enabled and params.train.zoom})
+
+
+class _Models:
+    """Loads what is needed when it is needed: nothing at all when both models' predictions are there already."""
+
+    def __init__(self, params: Params, heldout: Heldout) -> None:
+        self._params = params
+        self._heldout = heldout
+        self._base: Generates | None = None
+        self._tokenizer: Any = None
+
+    def predictions(self, role: str, model: Path) -> Predictions:
+        """The predictions of the model in a folder, from the work folder if they are there, else made and kept."""
+        path = self._params.base.work_dir / "evaluate" / f"{role}.json"
+        key = self._key(model)
+        kept = _read_kept(path, key)
+        if kept is not None:
+            return kept
+        made = self._predict(role, model)
+        write_json(path, {"key": key, "predictions": PREDICTIONS.dump_python(made, mode="json")})
+        return made
+
+    def _predict(self, role: str, model: Path) -> Predictions:
+        from cyclegrpo.policy import Policy
+
+        base, settings = self._params.base, self._params.evaluate
+        policy = Policy.load(model, base.device) if role == "after" else self._base_policy()
+        frozen = self._base_policy() if settings.frozen_grounder else None
+        region_space = space(base.region_space)
+        block_size = settings.batch_size
+        tokenizer = None if region_space.name == "box" else self._load_tokenizer()
+        blocks = prepare_blocks(
+            self._heldout, tokenizer, space=region_space, crop=crop_as_trained(self._params), block_size=block_size
+        )
+        kinds = 4 if frozen is not None and frozen is not policy else 3
+        with _progress(f"evaluate {role}", kinds * num_blocks(self._heldout, block_size)) as progress:
+            return predict_policy(
+                policy, frozen, blocks, settings, region_space=region_space, seed=base.seed, progress=progress
+            )
+
+    def _base_policy(self) -> Generates:
+        from cyclegrpo.policy import Policy
+
+        if self._base is None:
+            self._base = Policy.load(self._params.base.policy, self._params.base.device)
+        return self._base
+
+    def _load_tokenizer(self) -> Any:
+        from cyclegrpo.policy import resolve_device
+        from cyclegrpo.tokenizer import MaskTokenizer
+
+        if self._tokenizer is None:
+            path = self._params.base.tokenizer
+            if not (path / "config.json").is_file():
+                raise DataError("no mask tokenizer here (config.json is missing); set base.tokenizer", file=path)
+            self._tokenizer = MaskTokenizer.from_pretrained(path).eval().to(resolve_device(self._params.base.device))
+        return self._tokenizer
+
+    def _key(self, model: Path) -> str:
+        """A digest of everything that the predictions of a model depend on."""
+        base, settings = self._params.base, self._params.evaluate
+        files = [settings.annotations, settings.instances]
+        folders = [model, base.tokenizer, *([base.policy] if settings.frozen_grounder else [])]
+        files += [file for folder in folders for file in sorted(folder.glob("*")) if file.is_file()]
+        sums = [sha256_file(file) for file in files if file.is_file()]
+        crop = crop_as_trained(self._params).model_dump(mode="json")
+        return digest(sums, settings.model_dump(mode="json"), crop, base.region_space, base.seed, base.max_skip_ratio)
+
+
+def make_examples(heldout: Heldout, before: Predictions, after: Predictions, count: int) -> dict[str, Any]:
+    """The first `count` regions of the set with pictures and both models' greedy captions and located regions.
+
+    Regions are COCO RLEs in the image's frame, or boxes in 0..1000; None is an empty answer. Pictures are data URIs.
+    """
+    examples: list[dict[str, Any]] = []
+    for target, old, new in zip(heldout.regions, before.regions, after.regions, strict=True):
+        if len(examples) == count:
+            break
+        image = heldout.open_image(target.image, target.size)
+        height, width = target.size
+        examples.append(
+            {
+                "key": target.key,
+                "image": target.image,
+                "height": height,
+                "width": width,
+                "picture": picture_to_uri(image),
+                "target": target.rle,
+                "before": _said(old),
+                "after": _said(new),
+            }
+        )
+    rule = f"Not chosen by hand: the first {len(examples)} regions of the held-out set, in file order."
+    return {"rule": rule, "examples": examples}
+
+
+def picture_to_uri(image: Image.Image) -> str:
+    """The picture as a data URI, at most 512 pixels long: PNG where it is small (drawings stay sharp), else JPEG."""
+    small = image.copy()
+    small.thumbnail((PICTURE_PX, PICTURE_PX))
+    is_png = max(small.size) < PNG_BELOW_PX
+    stream = io.BytesIO()
+    small.save(stream, "PNG" if is_png else "JPEG", **({"optimize": True} if is_png else {"quality": 88}))
+    kind = "png" if is_png else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode('ascii')}"
+
+
+def _said(prediction: RegionPrediction) -> dict[str, Any]:
+    said = prediction.greedy
+    return {"caption": said.caption, "iou": said.located.iou, "found": prediction.found}
+
+
+def _lines(models: dict[str, Predictions], truth: Truth | None) -> str:
+    """predictions.jsonl: for every model its regions, then its no-target answers."""
+    lines = []
+    for model, said in models.items():
+        for region in said.regions:
+            line = {"model": model, "kind": "region", **asdict(region)}
+            judgement = truth.judge(region.greedy.caption, region.image, region.ann_id) if truth else None
+            lines.append(line | (asdict(judgement) if judgement else {}))
+        lines += [{"model": model, "kind": "no_target", **asdict(item)} for item in said.no_targets]
+    return "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
+
+
+def _read_kept(path: Path, key: str) -> Predictions | None:
+    """The predictions kept in a file if it is whole and made under the same key."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return PREDICTIONS.validate_python(kept["predictions"]) if kept["key"] == key else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError, ValidationError):
+        return None
+
+
+@contextmanager
+def _progress(name: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Shows each kind of question before it is asked: a bar on a terminal, plain lines elsewhere."""
+    if not sys.stderr.isatty():
+
+        def write(kind: str) -> None:
+            sys.stderr.write(f"{name}: {kind}\n")
+
+        yield write
+        return
+    with tqdm(total=total, desc=name, leave=False) as bar:
+
+        def step(kind: str) -> None:
+            bar.set_postfix_str(kind)
+            bar.update()
+
+        yield step
