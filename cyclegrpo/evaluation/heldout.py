@@ -178,7 +178,7 @@ def _refuse_many_skips(skips: Sequence[Skip], num_records: int, max_skip_ratio: 
     if skips and len(skips) > max_skip_ratio * total:
         first = skips[0]
         raise DataError(
-            f"{len(skips)} of {total} references cannot be used (first: {first.record_id}, {first.reason}: "
+            f"{len(skips)} of {total} records cannot be used (first: {first.record_id}, {first.reason}: "
             f"{first.message}); expected at most {max_skip_ratio:.2%}. Mend the file, or raise base.max_skip_ratio.",
             file=params.annotations,
         )

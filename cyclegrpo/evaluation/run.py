@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from tqdm import tqdm
 
 from cyclegrpo.errors import DataError
-from cyclegrpo.evaluation.blocks import Block, num_blocks, prepare_blocks
+from cyclegrpo.evaluation.blocks import Block, TokenizerLike, num_blocks, prepare_blocks
 from cyclegrpo.evaluation.heldout import Heldout, read_heldout
 from cyclegrpo.evaluation.metrics import Predictions, RegionPrediction, compare, summarise
 from cyclegrpo.evaluation.predict import Generates, Interview
@@ -91,6 +91,7 @@ def run_evaluate(params: Params, *, trained: Path = TRAINED, results: Path = RES
     settings = params.evaluate
     heldout = read_heldout(settings, max_skip_ratio=params.base.max_skip_ratio)
     truth = Truth.load(settings.truth) if settings.truth is not None else None
+    _require_model(trained)
     models = _Models(params, heldout)
     before = models.predictions("before", params.base.policy)
     after = models.predictions("after", trained)
@@ -109,6 +110,12 @@ def run_evaluate(params: Params, *, trained: Path = TRAINED, results: Path = RES
     )
 
 
+def _require_model(path: Path) -> None:
+    """Says at once, before the old policy is asked for minutes, that there is no new one."""
+    if not (path / "config.json").is_file():
+        raise DataError("no trained policy here (config.json is missing). Run the train stage first.", file=path)
+
+
 def crop_as_trained(params: Params) -> Crop:
     """The `crop` section, switched off where training shows no crops (`train.zoom`)."""
     return params.crop.model_copy(update={"enabled": params.crop.enabled and params.train.zoom})
@@ -121,7 +128,6 @@ class _Models:
         self._params = params
         self._heldout = heldout
         self._base: Generates | None = None
-        self._tokenizer: Any = None
 
     def predictions(self, role: str, model: Path) -> Predictions:
         """The predictions of the model in a folder, from the work folder if they are there, else made and kept."""
@@ -135,14 +141,12 @@ class _Models:
         return made
 
     def _predict(self, role: str, model: Path) -> Predictions:
-        from cyclegrpo.policy import Policy
-
         base, settings = self._params.base, self._params.evaluate
-        policy = Policy.load(model, base.device) if role == "after" else self._base_policy()
+        policy = self._base_policy() if role == "before" else load_policy(model, base.device)
         frozen = self._base_policy() if settings.frozen_grounder else None
         region_space = space(base.region_space)
+        tokenizer = None if region_space.name == "box" else load_tokenizer(base.tokenizer, base.device)
         block_size = settings.batch_size
-        tokenizer = None if region_space.name == "box" else self._load_tokenizer()
         blocks = prepare_blocks(
             self._heldout, tokenizer, space=region_space, crop=crop_as_trained(self._params), block_size=block_size
         )
@@ -153,22 +157,9 @@ class _Models:
             )
 
     def _base_policy(self) -> Generates:
-        from cyclegrpo.policy import Policy
-
         if self._base is None:
-            self._base = Policy.load(self._params.base.policy, self._params.base.device)
+            self._base = load_policy(self._params.base.policy, self._params.base.device)
         return self._base
-
-    def _load_tokenizer(self) -> Any:
-        from cyclegrpo.policy import resolve_device
-        from cyclegrpo.tokenizer import MaskTokenizer
-
-        if self._tokenizer is None:
-            path = self._params.base.tokenizer
-            if not (path / "config.json").is_file():
-                raise DataError("no mask tokenizer here (config.json is missing); set base.tokenizer", file=path)
-            self._tokenizer = MaskTokenizer.from_pretrained(path).eval().to(resolve_device(self._params.base.device))
-        return self._tokenizer
 
     def _key(self, model: Path) -> str:
         """A digest of everything that the predictions of a model depend on."""
@@ -178,7 +169,25 @@ class _Models:
         files += [file for folder in folders for file in sorted(folder.glob("*")) if file.is_file()]
         sums = [sha256_file(file) for file in files if file.is_file()]
         crop = crop_as_trained(self._params).model_dump(mode="json")
-        return digest(sums, settings.model_dump(mode="json"), crop, base.region_space, base.seed, base.max_skip_ratio)
+        asked = settings.model_dump(mode="json", exclude={"num_examples", "truth"})
+        return digest(sums, asked, crop, base.region_space, base.seed, base.max_skip_ratio)
+
+
+def load_policy(path: Path, device: str) -> Generates:
+    """The policy saved in a folder."""
+    from cyclegrpo.policy import Policy
+
+    return Policy.load(path, device)
+
+
+def load_tokenizer(path: Path, device: str) -> TokenizerLike:
+    """The mask tokenizer saved in a folder, ready for use. DataError where there is none."""
+    from cyclegrpo.policy import resolve_device
+    from cyclegrpo.tokenizer import MaskTokenizer
+
+    if not (path / "config.json").is_file():
+        raise DataError("no mask tokenizer here (config.json is missing). Set base.tokenizer.", file=path)
+    return MaskTokenizer.from_pretrained(path).eval().to(resolve_device(device))
 
 
 def make_examples(heldout: Heldout, before: Predictions, after: Predictions, count: int) -> dict[str, Any]:

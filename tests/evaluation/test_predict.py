@@ -115,7 +115,7 @@ def test_prompts_are_those_of_training(heldout, settings):
     )
     locate = [asked for asked in policy.asked if "spatial relationships" in asked[0]]
     assert locate[0] == (MASK.locate("the left bar"), 1, 0.0)
-    # Two greedy captions, four sampled ones, three given expressions; the frozen one is the same and is not asked again.
+    # Two greedy captions, four sampled ones, three given expressions; the frozen one is the same, so not asked again.
     assert [temperature for *_, temperature in locate] == [0.0] * 2 + [1.0] * 4 + [0.0] * 3
 
 

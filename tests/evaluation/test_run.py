@@ -1,0 +1,158 @@
+"""The stage: files, reuse of kept predictions, errors. Models are fakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from cyclegrpo.errors import DataError
+from cyclegrpo.evaluation import run as run_module
+from cyclegrpo.evaluation.run import picture_to_uri, run_evaluate
+from cyclegrpo.params import Params
+from cyclegrpo.regions.geometry import mask_to_rle
+
+from .conftest import LEFT, RIGHT, FakePolicy, FakeTokenizer, answer_vaguely, answer_well, object_mask
+from .test_heldout import ref
+
+REFS = [
+    ref(1, 1, [LEFT], ["the left bar"]),
+    ref(2, 2, [RIGHT], ["the right bar"]),
+    ref(3, 1, [-1], ["the dog"]),
+]
+WORDS = [{"ann_id": LEFT, "words": ["left", "bar"]}, {"ann_id": RIGHT, "words": ["right", "bar"]}]
+TRUTH = {"vocabulary": {"side": ["left", "right"], "shape": ["bar"]}, "images": {"1.png": WORDS, "2.png": WORDS}}
+
+
+@pytest.fixture
+def params(tmp_path, monkeypatch):
+    """Params in a folder that holds data and three empty model folders."""
+    monkeypatch.chdir(tmp_path)
+    images = [{"id": number, "file_name": f"{number}.png", "height": 8, "width": 8} for number in (1, 2)]
+    annotations = [
+        {"id": code, "image_id": number, "segmentation": mask_to_rle(object_mask(code))}
+        for number, code in ((1, LEFT), (2, RIGHT))
+    ]
+    files = {
+        "refs.json": REFS,
+        "instances.json": {"images": images, "annotations": annotations},
+        "truth.json": TRUTH,
+        "before/config.json": {},
+        "models/policy/config.json": {},
+        "tokenizer/config.json": {},
+    }
+    for name, content in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(json.dumps(content))
+    for image in images:
+        Image.new("RGB", (8, 8), "white").save(image["file_name"])
+    source = {"name": "s", "format": "denseworld", "annotations": "a.json", "image_root": ".", "link_as": "s"}
+    return Params.model_validate(
+        {
+            "base": {
+                "tokenizer": "tokenizer",
+                "policy": "before",
+                "device": "cpu",
+                "work_dir": "work",
+                "sources": [{**source, "kinds": ["describe"]}],
+            },
+            "crop": {"enabled": False},
+            "train": {"zoom": False},
+            "evaluate": {
+                "annotations": "refs.json",
+                "instances": "instances.json",
+                "image_root": ".",
+                "truth": "truth.json",
+                "num_samples": 1,
+                "num_examples": 1,
+            },
+        }
+    )
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """The names of the models that were loaded."""
+    names = []
+
+    def load_policy(path, device="auto"):
+        names.append(Path(path).as_posix())
+        return FakePolicy(answer_vaguely if str(path) == "before" else answer_well)
+
+    monkeypatch.setattr(run_module, "load_policy", load_policy)
+    monkeypatch.setattr(run_module, "load_tokenizer", lambda path, device: FakeTokenizer())
+    return names
+
+
+def read(name):
+    return json.loads(Path("results/evaluate", name).read_text())
+
+
+def test_files(params, loaded):
+    report = run_evaluate(params)
+    metrics = read("metrics.json")
+    assert metrics["before"]["cycle_iou"] == 0.5
+    assert metrics["after"]["cycle_iou"] == 1.0
+    assert metrics["change"]["unambiguous"] == 1.0
+    assert metrics["after"]["frozen_cycle_iou"] == 0.5  # the old one finds the left bar by any words
+    assert report.after["cycle_iou"] == 1.0
+    assert "cycle_iou_se" not in report.after
+
+    lines = [json.loads(line) for line in Path("results/evaluate/predictions.jsonl").read_text().splitlines()]
+    assert [(line["model"], line["kind"], line["key"]) for line in lines] == [
+        ("before", "region", "heldout/1-0"),
+        ("before", "region", "heldout/2-0"),
+        ("before", "no_target", "heldout/3-0"),
+        ("after", "region", "heldout/1-0"),
+        ("after", "region", "heldout/2-0"),
+        ("after", "no_target", "heldout/3-0"),
+    ]
+    assert lines[3]["greedy"]["caption"] == "the left bar"
+    assert lines[3]["unambiguous"] is True
+
+    example = read("examples.json")["examples"][0]
+    assert example["picture"].startswith("data:image/png;base64,")
+    assert example["target"] == example["after"]["found"] == mask_to_rle(object_mask(LEFT))
+
+
+def test_a_second_run_loads_no_model_and_writes_the_same_bytes(params, loaded):
+    run_evaluate(params)
+    first = {path.name: path.read_bytes() for path in Path("results/evaluate").iterdir()}
+    assert loaded == ["before", "models/policy"]
+    run_evaluate(params)
+    assert loaded == ["before", "models/policy"]
+    assert {path.name: path.read_bytes() for path in Path("results/evaluate").iterdir()} == first
+
+
+def test_a_new_policy_is_asked_again_and_the_old_one_is_not(params, loaded):
+    run_evaluate(params)
+    Path("models/policy/config.json").write_text('{"trained": "longer"}')
+    loaded.clear()
+    run_evaluate(params)
+    assert loaded == ["models/policy", "before"]  # the old one locates again, but describes nothing
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"key": 1}', '{"key": "k", "predictions": {"regions": [{}]}}'])
+def test_damaged_kept_predictions_are_made_again(params, loaded, damage):
+    run_evaluate(params)
+    Path("work/evaluate/after.json").write_text(damage)
+    assert run_evaluate(params).after["cycle_iou"] == 1.0
+
+
+def test_a_missing_trained_policy_is_one_clear_error(params):
+    Path("models/policy/config.json").unlink()
+    with pytest.raises(DataError, match=r"models/policy.*config\.json is missing"):
+        run_evaluate(params)
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(("side", "kind", "long_side"), [(96, "png", 96), (300, "jpeg", 300), (2000, "jpeg", 512)])
+def test_pictures_are_small(side, kind, long_side):
+    import base64
+    import io
+
+    head, data = picture_to_uri(Image.new("RGB", (side, side // 2))).split(";base64,")
+    assert head == f"data:image/{kind}"
+    assert max(Image.open(io.BytesIO(base64.b64decode(data))).size) == long_side
