@@ -82,6 +82,8 @@ def describe_problem(item: Mapping[str, Any], file: str, root: type[BaseModel]) 
     message = str(item["msg"]).removeprefix("Value error, ")
     if kind == "value_error" and isinstance(item.get("input"), dict):
         return f"{file}: {message}."
+    if kind == "too_short":
+        return f"{file}: {key} is {found}; expected at least {item['ctx']['min_length']} entry."
     expected = message.removeprefix("Input should be ").removeprefix("expected ")
     for theirs, ours in _PLAIN_WORDS.items():
         expected = expected.replace(theirs, ours)
