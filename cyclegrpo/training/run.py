@@ -1,0 +1,195 @@
+"""The stage train: rows -> draws -> CycleGRPOTrainer -> a policy directory, a curve and metrics.
+
+Interrupted runs resume from the last checkpoint in `models/checkpoints` when the parameters that shape the run are the same;
+else the command stops and says how to start anew. The finished policy appears all at once.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForImageTextToText, AutoProcessor, TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
+from trl import GRPOConfig
+
+from cyclegrpo.errors import DataError, ParamsError
+from cyclegrpo.files import digest, load_image, sha256_file, write_json
+from cyclegrpo.params import Params, Train
+from cyclegrpo.policy import prompt_to_messages, resolve_device, save_policy
+from cyclegrpo.regions.spaces import space
+from cyclegrpo.tokenizer import MaskTokenizer
+from cyclegrpo.training.curve import CurveWriter, summary, training_rows
+from cyclegrpo.training.draws import Draw, draw_steps, load_rows
+from cyclegrpo.training.scoring import BoxScorer, MaskScorer, Scorer
+from cyclegrpo.training.trainer import CycleGRPOTrainer
+
+POLICY_DIR = Path("models/policy")
+CHECKPOINT_DIR = Path("models/checkpoints")
+RESULTS_DIR = Path("results/train")
+RUN_FILE = "run.json"
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """What the stage prints: steps, seconds, and the mean cycle score of the first and of the last ten steps."""
+
+    num_steps: int
+    seconds: float
+    first_cycle_score: float
+    last_cycle_score: float
+
+
+def run_train(
+    params: Params,
+    *,
+    policy_dir: Path = POLICY_DIR,
+    checkpoint_dir: Path = CHECKPOINT_DIR,
+    results_dir: Path = RESULTS_DIR,
+) -> TrainReport:
+    """Train `base.policy` on the dataset and save it, with its processor, to `policy_dir`.
+
+    Raises DataError where the dataset, the policy or the tokenizer is missing or does not fit the parameters, or where
+    `checkpoint_dir` holds an unfinished run with other parameters.
+    """
+    train, base = params.train, params.base
+    region_space = space(base.region_space)
+    rows = load_rows(base.dataset_dir)
+    steps = draw_steps(rows, train.prompts, region_space, num_steps=train.num_steps, zoom=train.zoom, seed=base.seed)
+    resume = checkpoint_to_resume(checkpoint_dir, run_digest(params))
+    curve = CurveWriter(results_dir, train.num_steps)
+    trainer = build_trainer(params, [draw for step in steps for draw in step], checkpoint_dir, [curve])
+    start = time.perf_counter()
+    trainer.train(resume_from_checkpoint=resume)
+    seconds = time.perf_counter() - start
+    if trainer.is_world_process_zero():
+        save_policy(trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class, policy_dir)
+    logged = training_rows(trainer.state.log_history)
+    metrics = summary(logged) | {"num_steps": train.num_steps}
+    write_json(results_dir / "metrics.json", metrics)
+    start_run(checkpoint_dir, None)
+    first, last = (metrics.get(f"{part}.caption_cycle_score", 0.0) for part in ("first", "last"))
+    return TrainReport(train.num_steps, seconds, first, last)
+
+
+def build_trainer(
+    params: Params, draws: list[Draw], checkpoint_dir: Path, callbacks: list[TrainerCallback]
+) -> CycleGRPOTrainer:
+    """The trainer for some draws (all steps, in order), with policy, processor, scorer and TRL configuration."""
+    base, train = params.base, params.train
+    device = resolve_device(base.device)
+    if not (base.policy / "config.json").is_file():
+        raise DataError("no policy here (config.json is missing)", file=base.policy)
+    model = AutoModelForImageTextToText.from_pretrained(base.policy, dtype=torch.float32)
+    if train.freeze_vision:
+        model.model.visual.requires_grad_(False)
+    processor = AutoProcessor.from_pretrained(base.policy)
+    scorer: Scorer = BoxScorer()
+    if base.region_space == "mask":
+        scorer = MaskScorer(MaskTokenizer.from_pretrained(base.tokenizer).eval().to(device), train.reward)
+    return CycleGRPOTrainer(
+        model=model,
+        params=train,
+        space=space(base.region_space),
+        scorer=scorer,
+        args=trl_config(train, base.seed, checkpoint_dir, use_cpu=device == "cpu"),
+        train_dataset=draws_dataset(draws, base.dataset_dir),
+        processing_class=processor,
+        callbacks=callbacks,
+    )
+
+
+def draws_dataset(draws: list[Draw], dataset_dir: Path) -> Dataset:
+    """The draws as TRL reads them: `prompt` (messages with images), `draw`, `whole_image`; images are opened when asked for."""
+
+    def load(rows: dict[str, list[int]]) -> dict[str, list[Any]]:
+        chosen = [draws[index] for index in rows["index"]]
+        images = [[load_image(dataset_dir / path) for path in draw.images] for draw in chosen]
+        prompts = [prompt_to_messages(draw.prompt, loaded) for draw, loaded in zip(chosen, images, strict=True)]
+        return {"prompt": prompts, "draw": chosen, "whole_image": [loaded[0] for loaded in images]}
+
+    return Dataset.from_dict({"index": list(range(len(draws)))}).with_transform(load)
+
+
+def trl_config(train: Train, seed: int, output_dir: Path, *, use_cpu: bool) -> GRPOConfig:
+    """The run as TRL's configuration: one rollout per optimizer step, `micro_batches` parts per task."""
+    num_tasks = 2 if train.optimise == "both" else 1
+    num_parts = num_tasks * train.micro_batches
+    prompts = train.prompts.caption + train.prompts.no_target + train.prompts.expression
+    num_answers = prompts * train.num_captions
+    if num_answers % num_parts:
+        raise ParamsError(
+            f"train: {prompts} prompts with {train.num_captions} captions each do not divide into {num_parts} equal "
+            "micro-batches; change train.prompts, train.num_captions or train.micro_batches"
+        )
+    return GRPOConfig(
+        output_dir=str(output_dir),
+        max_steps=train.num_steps,
+        steps_per_generation=num_parts,
+        gradient_accumulation_steps=num_parts,
+        per_device_train_batch_size=num_answers // num_parts,
+        num_generations=train.num_captions,
+        max_completion_length=max(train.max_caption_tokens, train.max_grounding_tokens),
+        shuffle_dataset=False,  # the draws are in order already
+        remove_unused_columns=False,
+        temperature=train.temperature,
+        top_p=train.top_p,
+        learning_rate=train.learning_rate,
+        lr_scheduler_type=train.lr_schedule,
+        weight_decay=train.weight_decay,
+        warmup_steps=train.warmup_steps,
+        max_grad_norm=train.max_grad_norm,
+        beta=train.beta,
+        epsilon=train.epsilon_low,
+        epsilon_high=train.epsilon_high,
+        delta=3.0,  # dual clip; inactive with one update per rollout
+        loss_type="dapo",
+        use_bias_correction_kl=False,  # the paper's plain estimator exp(d) - d - 1
+        bf16=train.bf16 and not use_cpu,
+        use_cpu=use_cpu,
+        gradient_checkpointing=train.gradient_checkpointing and not use_cpu,
+        logging_steps=train.logging_steps,
+        save_steps=train.save_steps,
+        save_total_limit=2,
+        report_to=[],
+        disable_tqdm=True,
+        seed=seed,
+    )
+
+
+def run_digest(params: Params) -> str:
+    """What an interrupted run must share with its continuation: parameters, rows, policy and tokenizer."""
+    base = params.base
+    files = sorted((base.dataset_dir / "data").glob("*.parquet"))
+    models = [path for folder in (base.policy, base.tokenizer) for path in sorted(folder.glob("*.safetensors"))]
+    contents = {path.as_posix(): sha256_file(path) for path in [*files, *models]}
+    return digest(params.train.model_dump(mode="json"), base.seed, base.region_space, contents)
+
+
+def checkpoint_to_resume(checkpoint_dir: Path, run: str) -> str | None:
+    """The last checkpoint of this very run, or None to begin; DataError if the folder holds another unfinished run."""
+    run_file = checkpoint_dir / RUN_FILE
+    last = get_last_checkpoint(str(checkpoint_dir)) if checkpoint_dir.is_dir() else None
+    if last is not None and run_file.is_file():
+        if json.loads(run_file.read_text())["run"] != run:
+            raise DataError(
+                "holds an unfinished run with other parameters or data; delete the folder to start anew, or restore them "
+                "to continue",
+                file=checkpoint_dir,
+            )
+        return last
+    start_run(checkpoint_dir, run)
+    return None
+
+
+def start_run(checkpoint_dir: Path, run: str | None) -> None:
+    """An empty folder for the checkpoints of a run; None says that no run is unfinished."""
+    if checkpoint_dir.is_dir():
+        shutil.rmtree(checkpoint_dir)
+    write_json(checkpoint_dir / RUN_FILE, {"run": run})

@@ -1,0 +1,138 @@
+"""How good an answer is: from text to regions to an overlap with the target.
+
+Masks are decoded by the mask tokenizer. It sees every image once per step, and every distinct pair of codes on an image is
+decoded once, however many answers hold it: the image encoder is the cost (one pass equals about 200 decodes on the large
+config), so the exact overlap is affordable (`decode_s` and `encode_s` say what it takes).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from cyclegrpo.params import Reward
+from cyclegrpo.regions.boxes import parse_boxes
+from cyclegrpo.regions.geometry import masks_union
+from cyclegrpo.regions.overlap import box_overlap, mask_overlap, token_overlap
+from cyclegrpo.regions.rle import rle_to_mask
+from cyclegrpo.regions.tokens import Code, parse_tokens
+from cyclegrpo.training.draws import Draw
+
+
+@dataclass(frozen=True)
+class AnswerScore:
+    """What is known of one answer.
+
+    Attributes:
+        overlap: with the draw's target, in [0, 1]; 1.0 where both are empty, 0.0 where one is.
+        regions: the well-formed regions in the answer, in its order.
+        flags: kinds of fault that parsing found.
+    """
+
+    overlap: float
+    regions: Sequence[Any]
+    flags: tuple[str, ...]
+
+
+class Scorer(Protocol):
+    """Scores answers about the images of one step."""
+
+    def start_step(self) -> None:
+        """Forget the last step's images and set the clocks to zero."""
+
+    def score(self, answers: Sequence[str], draws: Sequence[Draw], images: Sequence[Image.Image]) -> list[AnswerScore]:
+        """One score per answer; `images[i]` is the whole image of `draws[i]`."""
+
+
+class MaskScorer:
+    """Overlap of mask-token answers with the target: pixel IoU of the unions, or the graded match of tokens."""
+
+    def __init__(self, tokenizer: Any, reward: Reward) -> None:
+        self.tokenizer = tokenizer
+        self.reward = reward
+        self.start_step()
+
+    def start_step(self) -> None:
+        """See `Scorer`."""
+        self._features: dict[str, Any] = {}
+        self._masks: dict[tuple[str, Code], np.ndarray] = {}
+        self.encode_s = self.decode_s = 0.0
+        self.num_decoded = 0
+
+    def score(self, answers: Sequence[str], draws: Sequence[Draw], images: Sequence[Image.Image]) -> list[AnswerScore]:
+        """See `Scorer`."""
+        parsed = [parse_tokens(answer) for answer in answers]
+        targets = [parse_tokens("".join(draw.targets)).codes for draw in draws]
+        if self.reward.overlap == "tokens":
+            overlaps = [token_overlap(p.codes, t) for p, t in zip(parsed, targets, strict=True)]
+        else:
+            self._decode_all(draws, images, [[*p.codes, *t] for p, t in zip(parsed, targets, strict=True)])
+            overlaps = [
+                mask_overlap(self._decoded(draw, p.codes), self._target(draw, codes, image))
+                for p, draw, codes, image in zip(parsed, draws, targets, images, strict=True)
+            ]
+        return [AnswerScore(overlap, p.codes, p.flags) for overlap, p in zip(overlaps, parsed, strict=True)]
+
+    def _decode_all(
+        self, draws: Sequence[Draw], images: Sequence[Image.Image], codes: Sequence[Sequence[Code]]
+    ) -> None:
+        """Encode each new image once and decode each new pair of codes on it once."""
+        image_of = {draw.images[0]: image for draw, image in zip(draws, images, strict=True)}
+        new_images = [name for name in image_of if name not in self._features]
+        start = time.perf_counter()
+        if new_images:
+            features = self.tokenizer.embed_images([image_of[name] for name in new_images])
+            self._features |= {name: features[i] for i, name in enumerate(new_images)}
+        self.encode_s += time.perf_counter() - start
+        wanted: dict[str, dict[Code, None]] = {name: {} for name in image_of}
+        for draw, pairs in zip(draws, codes, strict=True):
+            wanted[draw.images[0]].update(dict.fromkeys(p for p in pairs if (draw.images[0], p) not in self._masks))
+        start = time.perf_counter()
+        for name, pairs in wanted.items():
+            if pairs:
+                for pair, mask in zip(pairs, self._decode(name, list(pairs), image_of[name]), strict=True):
+                    self._masks[name, pair] = mask
+                self.num_decoded += len(pairs)
+        self.decode_s += time.perf_counter() - start
+
+    def _decode(self, name: str, pairs: list[Code], image: Image.Image) -> np.ndarray:
+        """Masks (N, H, W) bool, at the image's size or at the size of the logits (`reward.resolution`)."""
+        codes = np.array([[first, -1 if second is None else second] for first, second in pairs])
+        if self.reward.resolution == "image":
+            return np.asarray(self.tokenizer.decode_masks(self._features[name], codes, image.height, image.width))
+        return np.asarray((self.tokenizer.decode(self._features[name], codes) > 0.5).cpu())
+
+    def _decoded(self, draw: Draw, codes: Sequence[Code]) -> list[np.ndarray]:
+        return [self._masks[draw.images[0], pair] for pair in codes]
+
+    def _target(self, draw: Draw, codes: Sequence[Code], image: Image.Image) -> list[np.ndarray]:
+        """The true masks where the row has them, else the decoded target; at the resolution of the comparison."""
+        if draw.target_rle is None:
+            return self._decoded(draw, codes)
+        masks = [rle_to_mask(rle) for rle in draw.target_rle]
+        if not masks or self.reward.resolution == "image":
+            return masks
+        side = 4 * (self.tokenizer.config.image_size // 16)
+        union = Image.fromarray(masks_union(masks, image.height, image.width))
+        return [np.asarray(union.resize((side, side), Image.Resampling.BOX)) > 0]
+
+
+class BoxScorer:
+    """Overlap of box answers with the target: IoU of the areas, in the 0..1000 frame."""
+
+    def start_step(self) -> None:
+        """See `Scorer`; nothing is kept between steps."""
+
+    def score(self, answers: Sequence[str], draws: Sequence[Draw], images: Sequence[Image.Image]) -> list[AnswerScore]:
+        """See `Scorer`; the images are not needed."""
+        scores = []
+        for answer, draw in zip(answers, draws, strict=True):
+            found = parse_boxes(answer)
+            wanted = parse_boxes("\n".join(draw.targets))
+            scores.append(AnswerScore(box_overlap(found.boxes, wanted.boxes), found.boxes, found.flags))
+        return scores

@@ -1,0 +1,74 @@
+"""A tiny dataset, a policy with random weights, and a tokenizer whose codes are rectangles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from cyclegrpo.dataset.prompts import ask_expression
+from cyclegrpo.dataset.schema import Row, rows_to_table
+from cyclegrpo.regions.spaces import MASK
+from cyclegrpo.regions.tokens import codes_to_token
+
+SIDE = 96
+
+
+class RectangleTokenizer:
+    """Decodes (a, b) to the rectangle from (a, a) to (a + b, a + b), and counts its passes."""
+
+    def __init__(self) -> None:
+        self.config = SimpleNamespace(image_size=SIDE, codebook_size=256, codebook_depth=2)
+        self.num_encoded = self.num_decoded = 0
+
+    def embed_images(self, images):
+        self.num_encoded += len(images)
+        return list(range(len(images)))
+
+    def decode_masks(self, features, codes, height, width):
+        self.num_decoded += len(codes)
+        masks = np.zeros((len(codes), height, width), bool)
+        for mask, (a, b) in zip(masks, codes, strict=True):
+            mask[a : a + b, a : a + b] = True
+        return masks
+
+
+@pytest.fixture
+def rectangles() -> RectangleTokenizer:
+    return RectangleTokenizer()
+
+
+@pytest.fixture
+def dataset_dir(tmp_path: Path) -> Path:
+    """Two images to describe (the first with a crop), one no-target question and one expression."""
+    root = tmp_path / "dataset"
+    rng = np.random.default_rng(0)
+    for name in ("a.png", "b.png", "crop.png"):
+        (root / "images").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (SIDE, SIDE, 3), dtype=np.uint8)).save(root / "images" / name)
+    one, two, zoomed = codes_to_token(10, 20), codes_to_token(40, 30), codes_to_token(5, 80)
+    rows = {
+        "denseworld_multi_2": [
+            Row(
+                ("images/a.png", "images/crop.png"),
+                MASK.describe_row([one, two], [zoomed, None]),
+                MASK.answer([one, two]),
+                "denseworld_multiple",
+            ),
+            Row(("images/b.png",), MASK.describe_row([two], [None]), MASK.answer([two]), "denseworld_multiple"),
+        ],
+        "gres_no_target_1": [
+            Row(("images/a.png",), ask_expression("blue dog", "r/1"), MASK.answer([]), "gres_no_target")
+        ],
+        "gres_grounding_1": [
+            Row(("images/b.png",), ask_expression("red cat", "r/2"), MASK.answer([one]), "gres_grounding")
+        ],
+    }
+    (root / "data").mkdir()
+    for name, content in rows.items():
+        pq.write_table(rows_to_table(content), root / "data" / f"{name}.parquet")
+    return root

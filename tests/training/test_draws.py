@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from cyclegrpo.errors import DataError
+from cyclegrpo.params import Prompts
+from cyclegrpo.regions.spaces import MASK
+from cyclegrpo.regions.tokens import codes_to_token
+from cyclegrpo.training.draws import draw_steps, draw_target, load_rows
+
+ONE, TWO, ZOOMED = codes_to_token(10, 20), codes_to_token(40, 30), codes_to_token(5, 80)
+
+
+def steps(dataset_dir, num=4, zoom=True, seed=0, **prompts):
+    counts = {"caption": 2, "no_target": 1, "expression": 1} | prompts
+    return list(draw_steps(load_rows(dataset_dir), Prompts(**counts), MASK, num_steps=num, zoom=zoom, seed=seed))
+
+
+def test_a_draw_asks_for_one_target_with_its_own_crop(dataset_dir):
+    name, row = load_rows(dataset_dir)["caption"][0]
+    draws = [draw_target(name, row, MASK, zoom=True, rng=np.random.default_rng(seed)) for seed in range(20)]
+    by_target = {draw.targets: draw for draw in draws}
+    assert set(by_target) == {(ONE,), (TWO,)}
+    zoomed = by_target[(ONE,)]
+    assert zoomed.images == ("images/a.png", "images/crop.png")
+    assert zoomed.prompt == (
+        "<image>\nCould you please give me a detailed description of the following region? "
+        f"{ONE}. Zoom in on {ONE} with the perspective as <image>, {ZOOMED}."
+    )
+    assert by_target[(TWO,)].images == ("images/a.png",)
+    assert by_target[(TWO,)].prompt.endswith(f"following region? {TWO}.")
+
+
+def test_without_zoom_the_crop_and_its_clause_are_left_out(dataset_dir):
+    for step in steps(dataset_dir, zoom=False):
+        for draw in step:
+            assert len(draw.images) == 1 and "Zoom in" not in draw.prompt
+
+
+def test_a_step_has_the_counts_of_the_params_and_questions_stay_as_they_are(dataset_dir):
+    (step,) = steps(dataset_dir, num=1)
+    assert [draw.task for draw in step] == ["caption", "caption", "no_target", "expression"]
+    assert step[2].targets == () and "blue dog" in step[2].prompt
+    assert step[3].targets == (ONE,) and step[3].images == ("images/b.png",)
+
+
+def test_every_pass_shows_every_row_once_and_a_step_does_not_depend_on_the_steps_asked_for(dataset_dir):
+    long = steps(dataset_dir, num=6)
+    for step in long:
+        assert {draw.record for draw in step if draw.task == "caption"} == {
+            "denseworld_multi_2.parquet:0",
+            "denseworld_multi_2.parquet:1",
+        }
+    assert list(islice(long, 3)) == steps(dataset_dir, num=3)
+    assert long != steps(dataset_dir, num=6, seed=1)
+
+
+def test_a_task_without_rows_is_named(dataset_dir):
+    (dataset_dir / "data" / "gres_grounding_1.parquet").unlink()
+    with pytest.raises(DataError, match=r"train\.prompts\.expression is 1"):
+        steps(dataset_dir)
+    assert steps(dataset_dir, num=1, expression=0)
+
+
+def test_no_dataset_is_named(tmp_path):
+    with pytest.raises(DataError, match="run the stage build first"):
+        load_rows(tmp_path)
