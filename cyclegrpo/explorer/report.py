@@ -1,0 +1,284 @@
+"""The result page: one HTML file from what train and evaluate wrote, without any reference to the outside.
+
+It reads `results/train/curves.csv` (columns `step`, `cycle_score`, others if there are any) and
+`results/evaluate/metrics.json` and `examples.json`, and writes `results/report.html`. Which numbers are shown, and
+under which words, is the table `ROWS`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from cyclegrpo.errors import DataError
+from cyclegrpo.explorer.charts import boxes_to_svg_path, change_svg, curve_svg, mask_to_svg_path, sparkline_svg
+from cyclegrpo.explorer.story import examples_note, make_paragraphs, make_tiles, table_note
+from cyclegrpo.files import write_text
+from cyclegrpo.params import Params
+from cyclegrpo.regions.geometry import rle_to_mask
+
+RESULTS = Path("results")
+SAMPLED = "_sampled"
+HIT_IOU, MISS_IOU = 0.75, 0.25
+PIXELATED_BELOW_PX = 256
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a metric, its words, and what is good: `up`, `down`, or neither (None).
+
+    `unit` is `iou` (0.123), `share` (12.3 %) or `count` (1.23).
+    """
+
+    metric: str
+    label: str
+    hint: str
+    unit: str
+    better: str | None
+
+
+ROWS = (
+    Row("cycle_iou", "Cycle IoU", "region \u2192 caption \u2192 region found back", "iou", "up"),
+    Row(
+        "frozen_cycle_iou",
+        "Cycle IoU by the grounder from before",
+        "found back by the frozen old policy: no private language if both agree",
+        "iou",
+        "up",
+    ),
+    Row("unambiguous", "Unambiguous captions", "fit their target and nothing else in the scene", "share", "up"),
+    Row("true", "True captions", "fit their target, perhaps others too", "share", "up"),
+    Row("grounding_iou", "Grounding IoU", "on given true expressions", "iou", "up"),
+    Row(
+        "question_iou",
+        "Grounding IoU, as a question",
+        "the same expressions in the words of the benchmarks",
+        "iou",
+        "up",
+    ),
+    Row("no_target_accuracy", "No-target accuracy", "says so when nothing fits", "share", "up"),
+    Row("target_accuracy", "Target accuracy", "does not refuse when something fits", "share", "up"),
+    Row("format_errors", "Unreadable answers", "neither a region nor a clear no", "share", "down"),
+    Row("leaks", "Leaks", "captions that hold a location in code", "share", "down"),
+    Row("caption_words", "Caption length", "words", "count", None),
+)
+
+SCORE_COLUMNS = ("caption/cycle_score", "cycle_score")
+"""The column of the curve file that holds the cycle score; the first of these that is there."""
+
+SPARKS = {
+    "caption/num_words": "Caption length, words",
+    "expression/overlap": "IoU on given expressions",
+    "no_target/accuracy": "No-target accuracy",
+    "captions/kl": "KL to the reference, captions",
+    "captions/frac_reward_zero_std": "Caption groups without a signal",
+    "grounding/unparsable": "Unreadable groundings",
+}
+"""Columns of the curve file that are drawn small, if they are there."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the page is made of. `curves`: column name -> values by step, nan where a cell is empty."""
+
+    curves: Mapping[str, Sequence[float]]
+    metrics: Mapping[str, Any]
+    examples: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ReportReport:
+    """What the stage wrote."""
+
+    page: str
+    num_examples: int
+    num_bytes: int
+
+
+def run_report(params: Params, *, results: Path = RESULTS) -> ReportReport:
+    """Write `results/report.html` from the files of train and evaluate below `results`."""
+    found = load_results(results)
+    page = render_report(found, title=params.report.title)
+    path = results / "report.html"
+    write_text(path, page)
+    return ReportReport(path.as_posix(), len(found.examples["examples"]), len(page.encode()))
+
+
+def load_results(results: Path = RESULTS) -> Results:
+    """The files of train and evaluate below a results folder. DataError names the one that is missing or broken."""
+    return Results(
+        read_curves(results / "train" / "curves.csv"),
+        _read_json(results / "evaluate" / "metrics.json", ("before", "after", "change")),
+        _read_json(results / "evaluate" / "examples.json", ("examples",)),
+    )
+
+
+def read_curves(path: Path) -> dict[str, list[float]]:
+    """The numeric columns of a CSV file with one line per step; an empty or non-numeric cell is nan."""
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            lines = list(csv.DictReader(stream))
+    except FileNotFoundError:
+        raise DataError("no such file; run the train stage first", file=path) from None
+    columns = list(lines[0]) if lines else []
+    if "step" not in columns or not set(columns) & set(SCORE_COLUMNS):
+        raise DataError(f"columns are {columns}; expected step, {SCORE_COLUMNS[0]}, and at least one line.", file=path)
+    return {name: [_number(line.get(name)) for line in lines] for name in columns}
+
+
+def cycle_curve(curves: Mapping[str, Sequence[float]]) -> tuple[list[float], list[float]]:
+    """Steps and cycle scores of the curve, without the steps that have no score."""
+    column = next(name for name in SCORE_COLUMNS if name in curves)
+    points = [(s, v) for s, v in zip(curves["step"], curves[column], strict=True) if math.isfinite(s + v)]
+    return [step for step, _ in points], [score for _, score in points]
+
+
+def render_report(found: Results, *, title: str) -> str:
+    """The page as HTML text."""
+    environment = Environment(
+        loader=PackageLoader("cyclegrpo.explorer", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    curve, curve_note, num_steps = _curve(found.curves)
+    return environment.get_template("report.html.j2").render(
+        title=title,
+        paragraphs=make_paragraphs(found.metrics, num_steps),
+        tiles=make_tiles(found.metrics),
+        curve=curve,
+        curve_note=curve_note,
+        sparks=_sparks(found.curves),
+        rows=[row for spec in ROWS for row in _table_rows(spec, found.metrics)],
+        table_note=table_note(found.metrics),
+        examples=[_example(example) for example in found.examples["examples"]],
+        examples_note=examples_note(found.examples),
+        footer="Made by cyclegrpo from results/train and results/evaluate; all numbers: results/evaluate/metrics.json.",
+    )
+
+
+def _curve(curves: Mapping[str, Sequence[float]]) -> tuple[Markup | None, str, int]:
+    steps, scores = cycle_curve(curves)
+    if not steps:
+        return None, "", 0
+    label = f"Cycle score over {len(steps)} steps, from {scores[0]:.2f} to {scores[-1]:.2f}"
+    note = (
+        "Mean overlap of the regions located from sampled captions with the regions described, on each step's training "
+        "batch: dots are steps, the line is their moving average."
+    )
+    return Markup(curve_svg(steps, scores, label=label)), note, int(max(steps))
+
+
+def _sparks(curves: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+    sparks = []
+    for column, label in SPARKS.items():
+        values = [v for v in curves.get(column, ()) if math.isfinite(v)]
+        if len(values) > 1:
+            drawing = Markup(sparkline_svg(values, label=f"{label}: {values[0]:.3g} to {values[-1]:.3g}"))
+            sparks.append({"label": label, "drawing": drawing, "range": f"{values[0]:.3g} to {values[-1]:.3g}"})
+    return sparks
+
+
+def _table_rows(spec: Row, metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The line of a metric, and that of its sampled form if there is one; none where the metric is missing."""
+    rows = []
+    for suffix, label, hint in (("", spec.label, spec.hint), (SAMPLED, "sampled, T = {:g}", "")):
+        name = spec.metric + suffix
+        before, after = metrics["before"].get(name), metrics["after"].get(name)
+        if before is None or after is None:
+            continue
+        row = {
+            "label": label.format(metrics.get("temperature", 1.0)),
+            "hint": hint,
+            "sub": bool(suffix),
+            "drawing": ""
+            if spec.unit == "count"
+            else Markup(change_svg(before, after, label=f"{before:.2f} to {after:.2f}")),
+            "verdict": _verdict(spec, metrics["change"].get(name), metrics["change"].get(f"{name}_se")),
+        }
+        for column in ("before", "after", "change"):
+            numbers = metrics[column]
+            row[column] = _shown(numbers.get(name), spec.unit, signed=column == "change")
+            row[f"{column}_se"] = _shown(numbers.get(f"{name}_se"), spec.unit, error=True)
+        rows.append(row)
+    return rows
+
+
+def _verdict(spec: Row, change: float | None, error: float | None) -> str:
+    """`good` or `bad` where the change is beyond two standard errors, else nothing."""
+    if spec.better is None or change is None or error is None or abs(change) <= 2 * error:
+        return ""
+    return "good" if (change > 0) == (spec.better == "up") else "bad"
+
+
+def _shown(value: float | None, unit: str, *, signed: bool = False, error: bool = False) -> str:
+    """The number as the table shows it, with a true minus sign; "" for None."""
+    if value is None:
+        return ""
+    sign = "+" if signed else ""
+    if unit == "share":
+        text = f"{100 * value:{sign}.1f}" + ("" if error else " pt" if signed else " %")
+    else:
+        text = f"{value:{sign}.{3 if unit == 'iou' else 2}f}"
+    return text.replace("-", "\u2212")
+
+
+def _example(example: Mapping[str, Any]) -> dict[str, Any]:
+    height, width = example["height"], example["width"]
+    policies = []
+    for role, title in (("before", "before"), ("after", "after")):
+        said = example[role]
+        iou = said["iou"]
+        policies.append(
+            {
+                "role": role,
+                "title": title,
+                "caption": said["caption"],
+                "iou": f"{iou:.2f}",
+                "grade": "hit" if iou >= HIT_IOU else "miss" if iou < MISS_IOU else "part",
+                "path": region_to_svg_path(said["found"], height, width),
+                "aria": f"{title}: {said['caption']}; IoU {iou:.2f}",
+            }
+        )
+    return {
+        "picture": example["picture"],
+        "height": height,
+        "width": width,
+        "pixelated": max(height, width) < PIXELATED_BELOW_PX,
+        "target_path": region_to_svg_path(example["target"], height, width),
+        "policies": policies,
+    }
+
+
+def region_to_svg_path(region: Any, height: int, width: int) -> str:
+    """The outline of a region as examples.json holds it (an RLE, boxes in 0..1000, or None) as SVG path data."""
+    if region is None:
+        return ""
+    if isinstance(region, Mapping):
+        return mask_to_svg_path(rle_to_mask(region))
+    return boxes_to_svg_path(region, height, width)
+
+
+def _read_json(path: Path, keys: Sequence[str]) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError("no such file; run the evaluate stage first", file=path) from None
+    except ValueError as error:
+        raise DataError(f"is not JSON: {error}; run the evaluate stage again", file=path) from error
+    missing = [key for key in keys if key not in content]
+    if missing:
+        raise DataError(f"has no {', '.join(missing)}; run the evaluate stage again", file=path)
+    return dict(content)
+
+
+def _number(cell: str | None) -> float:
+    try:
+        return float(cell) if cell else math.nan
+    except ValueError:
+        return math.nan
