@@ -12,7 +12,7 @@ import base64
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -105,9 +105,11 @@ def run_evaluate(params: Params, *, trained: Path = TRAINED, results: Path = RES
     write_text(results / "predictions.jsonl", _lines({"before": before, "after": after}, truth))
     write_json(results / "examples.json", make_examples(heldout, before, after, settings.num_examples))
     write_json(results / "metrics.json", metrics)
-    return EvaluateReport(
-        *({k: v for k, v in metrics[m].items() if not k.endswith("_se")} for m in ("before", "after"))
-    )
+    return EvaluateReport(_main_numbers(metrics["before"]), _main_numbers(metrics["after"]))
+
+
+def _main_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.endswith(("_se", "_attributes"))}
 
 
 def _require_model(path: Path) -> None:

@@ -156,7 +156,7 @@ def render_report(found: Results, *, title: str) -> str:
         sparks=_sparks(found.curves),
         rows=[row for spec in ROWS for row in _table_rows(spec, found.metrics)],
         table_note=table_note(found.metrics),
-        examples=[_example(example) for example in found.examples["examples"]],
+        examples=[_example(f"picture-{i}", example) for i, example in enumerate(found.examples["examples"])],
         examples_note=examples_note(found.examples),
         footer="Made by cyclegrpo from results/train and results/evaluate; all numbers: results/evaluate/metrics.json.",
     )
@@ -228,7 +228,7 @@ def _shown(value: float | None, unit: str, *, signed: bool = False, error: bool 
     return text.replace("-", "\u2212")
 
 
-def _example(example: Mapping[str, Any]) -> dict[str, Any]:
+def _example(element_id: str, example: Mapping[str, Any]) -> dict[str, Any]:
     height, width = example["height"], example["width"]
     policies = []
     for role, title in (("before", "before"), ("after", "after")):
@@ -246,6 +246,7 @@ def _example(example: Mapping[str, Any]) -> dict[str, Any]:
             }
         )
     return {
+        "id": element_id,
         "picture": example["picture"],
         "height": height,
         "width": width,
