@@ -9,21 +9,28 @@ changed, or one after a kill, computes only what is missing. Shards that a compl
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from cyclegrpo.dataset.processes import map_ordered
 from cyclegrpo.dataset.progress import track
 from cyclegrpo.files import digest, sha256_file, write_text
 from cyclegrpo.sources.records import Skip
 
 SHARD_IMAGES = 32
 """Images per shard: a kill loses at most so much work."""
+
+_CODE = (
+    "files.py",
+    "dataset/*.py",
+    "regions/*.py",
+    "tokenizer/config.py",
+    "tokenizer/model.py",
+    "tokenizer/quantizer.py",
+)
 
 Item = Mapping[str, Any]
 
@@ -60,14 +67,14 @@ class ShardStore:
             items: one per image, as JSON can hold it.
             compute: what to do with a shard's items; the same result for the same items, whatever the other shards
                 are.
-            num_workers: processes to compute in (`compute` must then be picklable); 0 and 1 compute in this process.
+            num_workers: as in `processes.map_ordered`.
         """
         shards = [items[start : start + SHARD_IMAGES] for start in range(0, len(items), SHARD_IMAGES)]
         paths = [self.folder / f"{digest(self.settings, code_digest(), list(shard))[:32]}.json" for shard in shards]
         loaded = {index: self._load(path) for index, path in enumerate(paths)}
         results = {index: result for index, result in loaded.items() if result is not None}
         missing = [index for index in loaded if index not in results]
-        computed = _compute_all(compute, [shards[index] for index in missing], num_workers)
+        computed = map_ordered(compute, [shards[index] for index in missing], num_workers=num_workers)
         for index, result in zip(missing, track(computed, len(missing), self.folder.name), strict=True):
             results[index] = result
             write_text(paths[index], json.dumps(asdict(result)))
@@ -91,30 +98,9 @@ class ShardStore:
                 path.unlink()
 
 
-def _compute_all(compute: Compute, shards: Sequence[Sequence[Item]], num_workers: int) -> Iterator[ShardResult]:
-    """Results in the order of the shards. With worker processes, an error in one stops the others."""
-    if num_workers < 2 or len(shards) < 2:
-        yield from map(compute, shards)
-        return
-    # Spawned, not forked: a fork copies the locks of threads that pyarrow has running.
-    executor = ProcessPoolExecutor(min(num_workers, len(shards)), get_context("spawn"), initializer=_ignore_interrupt)
-    try:
-        yield from executor.map(compute, shards)
-    finally:
-        executor.shutdown(cancel_futures=True)
-
-
-def _ignore_interrupt() -> None:
-    """Ctrl-C reaches the whole process group; only the main process shall answer it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 @cache
 def code_digest() -> str:
-    """Digest of the package's source files that data depends on: other code may give other data."""
+    """Digest of the package's source files that a shard's content depends on: other code may give other data."""
     package = Path(__file__).parent.parent
-    parts = ("dataset", "regions", "sources", "tokenizer")
-    files = sorted(path for part in parts for path in (package / part).rglob("*.py"))
-    return digest(
-        [[path.relative_to(package).as_posix(), sha256_file(path)] for path in [*files, package / "files.py"]]
-    )
+    files = sorted(path for pattern in _CODE for path in package.glob(pattern))
+    return digest([[path.relative_to(package).as_posix(), sha256_file(path)] for path in files])

@@ -8,7 +8,7 @@ at a glance.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from PIL import Image
 
 from cyclegrpo.dataset.prompts import parse_answer, parse_problem
 from cyclegrpo.dataset.schema import Row, read_rows
-from cyclegrpo.dataset.tokenizers import open_tokenizer
+from cyclegrpo.dataset.tokenizers import OpenTokenizer, open_tokenizer
 from cyclegrpo.errors import DataError
 from cyclegrpo.files import atomic_path, load_image, resolve_below
 from cyclegrpo.params import Params
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.gridspec import SubplotSpec
 
     from cyclegrpo.tokenizer import MaskTokenizer
-
-OpenTokenizer = Callable[[], "MaskTokenizer"]
 
 COLORS = ("#e41a1c", "#377eb8", "#4daf4a", "#984ea3", "#ff7f00", "#a65628", "#f781bf", "#17becf")
 """Region k has color k, around again after eight."""

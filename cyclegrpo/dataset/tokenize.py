@@ -6,7 +6,7 @@ In the box space there is nothing to encode, and the table has no rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,7 @@ from cyclegrpo.dataset.crops import cut_crop
 from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.dataset.schema import text_to_rle
 from cyclegrpo.dataset.shards import Item, ShardResult, ShardStore
-from cyclegrpo.dataset.tokenizers import open_tokenizer, tokenizer_digest
+from cyclegrpo.dataset.tokenizers import OpenTokenizer, open_tokenizer, tokenizer_digest
 from cyclegrpo.files import load_image, resolve_below, write_table
 from cyclegrpo.params import Params
 from cyclegrpo.regions.geometry import rle_to_mask
@@ -79,7 +79,7 @@ def _tokenize_shard(
     items: Sequence[Item],
     *,
     dataset_dir: Path,
-    open_tokenizer: Callable[[], MaskTokenizer],
+    open_tokenizer: OpenTokenizer,
     enlarge_to_px: int,
     batch_size: int,
     max_pixels: int,

@@ -13,8 +13,10 @@ from cyclegrpo.files import digest, sha256_file
 if TYPE_CHECKING:
     from cyclegrpo.tokenizer import MaskTokenizer
 
+OpenTokenizer = Callable[[], "MaskTokenizer"]
 
-def open_tokenizer(folder: Path, device: str, loaded: MaskTokenizer | None = None) -> Callable[[], MaskTokenizer]:
+
+def open_tokenizer(folder: Path, device: str, loaded: MaskTokenizer | None = None) -> OpenTokenizer:
     """A function that gives the tokenizer: `loaded`, or the one in `folder`, which it loads the first time it is
     called.
 

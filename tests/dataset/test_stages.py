@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from cyclegrpo.dataset import processes, shards
 from cyclegrpo.dataset import regions as regions_stage
-from cyclegrpo.dataset import shards
 from cyclegrpo.dataset.build import run_build
 from cyclegrpo.dataset.crops import run_crop
 from cyclegrpo.dataset.link import run_link
@@ -128,6 +128,7 @@ def test_one_pass_per_image_and_per_crop(tmp_path: Path) -> None:
 
 def test_same_bytes_again_and_with_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "SHARD_IMAGES", 2)
+    monkeypatch.setattr(processes, "WORTH_PROCESSES_S", 0.0)
     made = []
     for folder, num_workers in (("a", 0), ("b", 2)):
         params = make_params(

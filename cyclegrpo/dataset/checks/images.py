@@ -4,18 +4,19 @@ decoded?"""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from cyclegrpo.dataset.checks.findings import Severity
+from cyclegrpo.dataset.processes import map_ordered
 from cyclegrpo.errors import DataError
 from cyclegrpo.files import ImageHeader, load_image, read_image_header, resolve_below
 
 Problem = tuple[str, str, Severity]
 """(kind, message, severity)"""
+
+_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,19 @@ def inspect_images(
         links: paths at which the link stage placed links, which may lead anywhere; None allows links anywhere below
             `images`.
         max_pixels: the limit on height * width.
-        num_workers: processes; 0 and 1 work in this one.
+        num_workers: as in `processes.map_ordered`.
     """
-    inspect = partial(
-        _inspect_image, dataset_dir, links=None if links is None else frozenset(links), max_pixels=max_pixels
-    )
-    if num_workers < 2 or len(images) < 256:
-        return {image: inspect(image) for image in images}
-    with ProcessPoolExecutor(num_workers, get_context("spawn")) as executor:
-        return dict(zip(images, executor.map(inspect, images, chunksize=64), strict=True))
+    allowed = None if links is None else frozenset(links)
+    inspect = partial(_inspect_batch, dataset_dir, links=allowed, max_pixels=max_pixels)
+    batches = [images[start : start + _BATCH] for start in range(0, len(images), _BATCH)]
+    states = (state for batch in map_ordered(inspect, batches, num_workers=num_workers) for state in batch)
+    return dict(zip(images, states, strict=True))
+
+
+def _inspect_batch(
+    dataset_dir: Path, images: Sequence[str], *, links: frozenset[str] | None, max_pixels: int
+) -> list[ImageState]:
+    return [_inspect_image(dataset_dir, image, links=links, max_pixels=max_pixels) for image in images]
 
 
 def _inspect_image(dataset_dir: Path, image: str, *, links: frozenset[str] | None, max_pixels: int) -> ImageState:
