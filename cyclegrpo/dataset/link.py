@@ -11,14 +11,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
 from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import atomic_path, read_image_header, resolve_below, write_table
+from cyclegrpo.files import ImageHeader, atomic_path, read_image_header, resolve_below, write_table
 from cyclegrpo.params import Params, Source
 from cyclegrpo.sources import Record, Skip, read_source
 
@@ -42,44 +43,67 @@ def run_link(params: Params) -> StageReport:
     Images that are missing, ambiguous, outside their root or no images are skipped and reported, all of them.
     """
     base, report = params.base, StageReport("link", read={"image": 0})
-    rows: list[dict[str, object]] = []
+    found: list[FoundImage] = []
     for source in base.sources:
         names = sorted({record.image for record in read_source(source) if isinstance(record, Record)})
         report.read["image"] += len(names)
-        rows += _link_source(source, names, base.dataset_dir, copy=params.link.copy, skips=report.skips)
-    _refuse_shared_places(rows)
-    report.made["images"] = len(rows)
+        for image in _find_images(source, names):
+            if isinstance(image, Skip):
+                report.skips.append(image)
+            else:
+                found.append(image)
+    _refuse_shared_places(found)
+    for image in found:
+        place_image(
+            image.original, resolve_below(base.dataset_dir, image.place, allow_links=True), copy=params.link.copy
+        )
+    report.made["images"] = len(found)
     report.finish(base.work_dir, base.max_skip_ratio)
+    rows = [image.manifest_row() for image in found]
     write_table(base.work_dir / "images.parquet", pa.Table.from_pylist(rows, schema=SCHEMA))
     return report
 
 
-def _link_source(
-    source: Source, names: Iterable[str], dataset_dir: Path, *, copy: bool, skips: list[Skip]
-) -> list[dict[str, object]]:
+@dataclass(frozen=True, slots=True)
+class FoundImage:
+    """An image that a source names.
+
+    Attributes:
+        source, name: the source, and what it calls the image.
+        original: the user's file.
+        place: where its link lies, relative to the dataset directory.
+        header: what the file says of itself.
+    """
+
+    source: str
+    name: str
+    original: Path
+    place: str
+    header: ImageHeader
+
+    def manifest_row(self) -> dict[str, object]:
+        """The image's row of images.parquet."""
+        return {
+            "source": self.source,
+            "name": self.name,
+            "image": self.place,
+            "num_bytes": self.header.num_bytes,
+            "width": self.header.width,
+            "height": self.header.height,
+            "orientation": self.header.orientation,
+        }
+
+
+def _find_images(source: Source, names: Iterable[str]) -> Iterator[FoundImage | Skip]:
     finder = ImageFinder(source.image_root)
-    rows: list[dict[str, object]] = []
     for name in names:
         try:
             original = finder.find(name)
             header = read_image_header(original)
         except DataError as error:
-            skips.append(Skip(f"{source.name}/{name}", "image_unusable", str(error), "image"))
-            continue
-        image = image_place(name, source.link_as)
-        place_image(original, resolve_below(dataset_dir, image, allow_links=True), copy=copy)
-        rows.append(
-            {
-                "source": source.name,
-                "name": name,
-                "image": image,
-                "num_bytes": header.num_bytes,
-                "width": header.width,
-                "height": header.height,
-                "orientation": header.orientation,
-            }
-        )
-    return rows
+            yield Skip(f"{source.name}/{name}", "image_unusable", str(error), "image")
+        else:
+            yield FoundImage(source.name, name, original, image_place(name, source.link_as), header)
 
 
 def image_place(name: str, link_as: str) -> str:
@@ -151,12 +175,11 @@ def _parts(name: str) -> tuple[str, ...]:
     return PurePosixPath(name.replace("\\", "/")).parts
 
 
-def _refuse_shared_places(rows: list[dict[str, object]]) -> None:
-    """Two names of different images must not share a place: the second link would have replaced the first."""
-    names: dict[object, set[object]] = defaultdict(set)
-    for row in rows:
-        names[row["image"]].add(row["name"])
-    for image, sharing in names.items():
-        if len(sharing) > 1:
-            shown = " and ".join(sorted(map(str, sharing)))
-            raise DataError(f"{shown} would both lie at {image}; expected names whose last two parts differ.")
+def _refuse_shared_places(images: Iterable[FoundImage]) -> None:
+    """Different images must not share a place: the second link would replace the first. Two names of one image may."""
+    first: dict[str, FoundImage] = {}
+    for image in images:
+        other = first.setdefault(image.place, image)
+        if other.original != image.original:
+            shown = f"{other.name} and {image.name} would both lie at {image.place}"
+            raise DataError(f"{shown}; expected names whose last two parts differ. Mend base.sources[{image.source}].")

@@ -133,6 +133,19 @@ def test_two_images_for_one_place_are_refused(tmp_path: Path) -> None:
     write_json(sources[0]["annotations"], records)
     with pytest.raises(DataError, match=r"x/a/1\.jpg and y/a/1\.jpg would both lie at images/v3det/a/1\.jpg"):
         run_link(make_params(tmp_path, sources=sources[:1]))
+    assert not (tmp_path / "dataset").exists()
+
+
+def test_two_names_of_one_image_share_its_place(tmp_path: Path) -> None:
+    sources = write_world(tmp_path)
+    names = ("V3Det/images/n00000000/0.jpg", "elsewhere/n00000000/0.jpg")
+    write_json(
+        sources[0]["annotations"],
+        [{"image": name, "conversations": answer(cells(0, 0, 1, 1 + number))} for number, name in enumerate(names)],
+    )
+    params = make_params(tmp_path, sources=sources[:1])
+    run_link(params)
+    assert [row["image"] for row in manifest(params)] == ["images/v3det/n00000000/0.jpg"] * 2
 
 
 @pytest.mark.parametrize("content", [[], [{"image": "a.jpg"}] * 0])
