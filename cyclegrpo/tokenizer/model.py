@@ -107,7 +107,7 @@ class MaskTokenizer(PreTrainedModel):
 
     def embed_images(self, images: Sequence[Image.Image | np.ndarray]) -> ImageFeatures:
         """Features of a batch of RGB images (PIL, or uint8 (H, W, 3)), each of any size; all in one pass."""
-        pixels = torch.stack([self._image_to_pixels(image) for image in images])
+        pixels = torch.stack([self.image_to_pixels(image) for image in images])
         with torch.no_grad():
             return self.image_features(pixels.to(self.device))
 
@@ -132,6 +132,8 @@ class MaskTokenizer(PreTrainedModel):
         if masks_NHW.ndim != 3:
             raise ValueError(f"masks have shape {tuple(masks_NHW.shape)}; expected (N, H, W).")
         boxes_N4 = normalised_boxes(masks_NHW) if boxes is None else torch.as_tensor(boxes, dtype=torch.float32)
+        if boxes_N4.shape != (len(masks_NHW), 4):
+            raise ValueError(f"boxes have shape {tuple(boxes_N4.shape)}; expected {(len(masks_NHW), 4)}.")
         codes = [torch.zeros((0, self.config.codebook_depth), dtype=torch.long, device=self.device)]
         with torch.no_grad():
             for chunk_NHW, chunk_N4 in zip(
@@ -152,7 +154,9 @@ class MaskTokenizer(PreTrainedModel):
         No codes give (0, S, S). A code out of range is refused by its index.
         """
         self._check_one_image(features)
-        codes_NL = torch.as_tensor(codes, dtype=torch.long).reshape(-1, self.config.codebook_depth)
+        codes_NL = torch.as_tensor(codes, dtype=torch.long)
+        if codes_NL.numel() == 0:
+            codes_NL = codes_NL.reshape(0, self.config.codebook_depth)
         self._check_codes(codes_NL)
         side = self.config.image_size // 4
         logits = [torch.zeros((0, side, side), device=self.device)]
@@ -177,6 +181,15 @@ class MaskTokenizer(PreTrainedModel):
                 resized = F.interpolate(chunk_NSS.unsqueeze(1), (height, width), mode="bilinear", align_corners=False)
                 masks.append((resized[:, 0] > self.config.mask_threshold).cpu().numpy())
         return np.concatenate(masks)
+
+    def image_to_pixels(self, image: Image.Image | np.ndarray) -> Tensor:
+        """Normalised pixels (3, image_size, image_size) of one RGB image; its aspect is not kept."""
+        if isinstance(image, np.ndarray):
+            image = Image.fromarray(image)
+        side = self.config.image_size
+        resized = np.asarray(image.convert("RGB").resize((side, side)), dtype=np.float32) / 255
+        normalised = (resized - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STD)
+        return torch.from_numpy(normalised).permute(2, 0, 1)
 
     def image_features(self, pixels_B3HW: Tensor) -> ImageFeatures:
         """Features of normalised pixels (B, 3, image_size, image_size), with gradients."""
@@ -232,25 +245,20 @@ class MaskTokenizer(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, MaskTokenizer):
-            for codebook in module.codebooks:
+        # transformers passes over a custom model that holds no weights of its own, so the list is what arrives here.
+        if isinstance(module, nn.ParameterList):
+            for codebook in module:
                 nn.init.normal_(codebook)
-
-    def _image_to_pixels(self, image: Image.Image | np.ndarray) -> Tensor:
-        """Normalised pixels (3, image_size, image_size) of one RGB image; its aspect is not kept."""
-        if isinstance(image, np.ndarray):
-            image = Image.fromarray(image)
-        side = self.config.image_size
-        resized = np.asarray(image.convert("RGB").resize((side, side)), dtype=np.float32) / 255
-        normalised = (resized - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STD)
-        return torch.from_numpy(normalised).permute(2, 0, 1)
 
     def _check_one_image(self, features: ImageFeatures) -> None:
         if len(features) != 1:
             raise ValueError(f"features are of {len(features)} images; expected one: pass features[i].")
 
     def _check_codes(self, codes_NL: Tensor) -> None:
-        lowest = torch.full((self.config.codebook_depth,), -1)
+        depth = self.config.codebook_depth
+        if codes_NL.ndim != 2 or codes_NL.shape[1] != depth:
+            raise ValueError(f"codes have shape {tuple(codes_NL.shape)}; expected (N, {depth}).")
+        lowest = torch.full((depth,), -1)
         lowest[0] = 0
         codes = codes_NL.cpu()
         wrong = ((codes < lowest) | (codes >= self.config.codebook_size)).any(dim=1).nonzero().flatten().tolist()

@@ -55,3 +55,88 @@ def embed_codes(codes_NL: Tensor, codebooks: Sequence[Tensor]) -> Tensor:
         for codes_N, codebook_KD in zip(codes_NL.unbind(1), codebooks, strict=True)
     ]
     return torch.stack(rows).sum(dim=0)
+
+
+class CodebookAverages:
+    """Quantises in training and moves the codebooks: each row is a moving average of the vectors it was nearest to.
+
+    The codebooks start from remembered embeddings, the first time that something is quantised. Rows that are hardly
+    asked for are set to vectors of the current batch.
+
+    Args:
+        codebooks: the (K, D) tensors to move, in place.
+        decay: weight of the past in each step, in [0, 1).
+        restart_ratio: a row restarts when its average count falls below this share of an even count (N / K).
+        seed: of the choice of vectors that rows start from.
+    """
+
+    num_remembered = 4096
+    num_start_rounds = 10
+
+    def __init__(self, codebooks: Sequence[Tensor], *, decay: float, restart_ratio: float, seed: int) -> None:
+        self.codebooks = list(codebooks)
+        self.decay = decay
+        self.restart_ratio = restart_ratio
+        self.generator = torch.Generator().manual_seed(seed)
+        self.remembered: list[Tensor] = []
+        self.counts: list[Tensor] = []
+        self.sums: list[Tensor] = []
+
+    def remember(self, embeddings_ND: Tensor) -> None:
+        """Keep embeddings for the codebooks to start from; the latest ones count."""
+        self.remembered.append(embeddings_ND.detach())
+        while sum(map(len, self.remembered)) > self.num_remembered:
+            self.remembered.pop(0)
+
+    def quantize(self, embeddings_ND: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Quantised embeddings with the embeddings' gradient, the commitment loss, and how many rows restarted.
+
+        The commitment loss is the mean squared distance to the sum of the first rows, averaged over how many are
+        summed. The codebooks move after they were used.
+        """
+        if not self.counts:
+            self._start(torch.cat([*self.remembered, embeddings_ND.detach()]), len(embeddings_ND))
+        with torch.no_grad():
+            codes_NL, asked = quantize(embeddings_ND, self.codebooks)
+            rows = [book[codes] for book, codes in zip(self.codebooks, codes_NL.unbind(1), strict=True)]
+            sums_LND = torch.stack(rows).cumsum(dim=0)
+            num_restarted = self._move(codes_NL, asked)
+        commitment = (embeddings_ND - sums_LND).square().mean()
+        return embeddings_ND + (sums_LND[-1] - embeddings_ND).detach(), commitment, num_restarted
+
+    @torch.no_grad()
+    def _start(self, vectors_ND: Tensor, batch_size: int) -> None:
+        """Fill each codebook by some rounds of k-means over what the earlier ones leave over."""
+        for codebook_KD in self.codebooks:
+            num_rows = len(codebook_KD)
+            codebook_KD.copy_(self._pick(vectors_ND, num_rows))
+            for _ in range(self.num_start_rounds):
+                codes_N = nearest_rows(vectors_ND, codebook_KD)
+                counts_K = torch.bincount(codes_N, minlength=num_rows)
+                sums_KD = torch.zeros_like(codebook_KD).index_add_(0, codes_N, vectors_ND)
+                used_K = counts_K > 0
+                codebook_KD[used_K] = sums_KD[used_K] / counts_K[used_K].unsqueeze(1)
+            vectors_ND = vectors_ND - codebook_KD[nearest_rows(vectors_ND, codebook_KD)]
+            even = torch.full((num_rows,), batch_size / num_rows)
+            self.counts.append(even)
+            self.sums.append(codebook_KD * even.unsqueeze(1))
+
+    def _move(self, codes_NL: Tensor, asked: Sequence[Tensor]) -> int:
+        num_restarted = 0
+        for level, codebook_KD in enumerate(self.codebooks):
+            counts_K, sums_KD = self.counts[level], self.sums[level]
+            new_K = torch.bincount(codes_NL[:, level], minlength=len(codebook_KD)).to(counts_K.dtype)
+            counts_K.lerp_(new_K, 1 - self.decay)
+            new_sums_KD = torch.zeros_like(sums_KD).index_add_(0, codes_NL[:, level], asked[level])
+            sums_KD.lerp_(new_sums_KD, 1 - self.decay)
+            even = len(codes_NL) / len(codebook_KD)
+            idle_K = counts_K < self.restart_ratio * even
+            if num_idle := int(idle_K.sum()):
+                counts_K[idle_K] = even
+                sums_KD[idle_K] = self._pick(asked[level], num_idle) * even
+                num_restarted += num_idle
+            codebook_KD.copy_(sums_KD / counts_K.clamp(min=1e-6).unsqueeze(1))
+        return num_restarted
+
+    def _pick(self, vectors_ND: Tensor, num_rows: int) -> Tensor:
+        return vectors_ND[torch.randint(len(vectors_ND), (num_rows,), generator=self.generator)]

@@ -1,0 +1,213 @@
+"""Training and measuring the small mask tokenizer on scenes drawn in memory.
+
+Regions are whole objects, halves and rims of objects, and unions of objects, in scenes and in zoom-in crops. Figures are
+IoUs of masks after encode and decode, on scenes that no training draws, by the tokenizer exactly as it is stored
+(float16).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from cyclegrpo.dataset.crops import cut_crop
+from cyclegrpo.files import write_json, write_text
+from cyclegrpo.params import Crop
+from cyclegrpo.regions.geometry import crop_window, mask_iou
+from cyclegrpo.tokenizer import MaskTokenizer
+from cyclegrpo.tokenizer.train import round_to_half, save_half, train_mask_tokenizer
+from miniature.params import MiniatureParams
+from miniature.scene import PARTS, Scene, draw_scene, part_mask, union_mask
+
+TOKENIZER_DIR = Path("data/miniature/tokenizer")
+RESULTS_DIR = Path("results/miniature/tokenizer")
+COMMAND = "python -m miniature.stages.tokenizer"
+KIND_RATIOS = {"whole": 0.3, "half": 0.4, "rim": 0.15, "union": 0.15}
+"""How often training draws each kind of region."""
+CROP_RATIO = 0.15
+"""Share of training examples that are zoom-in crops."""
+MIN_CROPPED_PX = 20
+"""Regions with fewer pixels inside a crop are not drawn in it."""
+LARGE_UNION_RATIO = 0.25
+"""Share of unions that join three objects instead of two."""
+NUM_DRAWN_HELDOUT = {"half": 2, "rim": 2, "union": 2}
+"""Held-out regions in each scene beside its whole objects."""
+
+
+@dataclass(frozen=True)
+class TokenizerReport:
+    """Held-out IoUs by kind of region, how many entries of each codebook occur, and what training took.
+
+    `iou_parts` is the mean over halves and rims; `iou_crops` is of whole objects in their zoom-in crops.
+    """
+
+    iou_whole: float
+    iou_parts: float
+    iou_unions: float
+    iou_crops: float
+    num_first_codes: int
+    num_second_codes: int
+    num_parameters: int
+    seconds: float
+
+
+def draw_region(scene: Scene, rng: np.random.Generator, kind: str) -> np.ndarray:
+    """The mask of a region of a scene, bool (H, W), never empty.
+
+    `kind` is whole, half or rim (of one object), or union (of two objects, sometimes three).
+    """
+    objects = scene.objects
+    if kind == "union":
+        size = 3 if len(objects) > 2 and rng.random() < LARGE_UNION_RATIO else 2
+        return union_mask([objects[i] for i in rng.choice(len(objects), size=size, replace=False)])
+    mask = objects[int(rng.integers(len(objects)))].mask
+    if kind == "whole":
+        return mask
+    halves = [part for part in PARTS if part != "rim"]
+    return part_mask(mask, "rim" if kind == "rim" else halves[int(rng.integers(len(halves)))])
+
+
+class RegionExamples:
+    """Draws training examples: a scene, or a zoom-in crop of one, with masks of regions in it."""
+
+    def __init__(self, scenes: Sequence[Scene], crop: Crop) -> None:
+        self.scenes = scenes
+        self.crop = crop
+
+    def __call__(self, rng: np.random.Generator, num_masks: int) -> tuple[np.ndarray, np.ndarray]:
+        """An image, uint8 RGB (H, W, 3), and masks of its regions, bool (num_masks, H, W), none empty."""
+        scene = self.scenes[int(rng.integers(len(self.scenes)))]
+        if rng.random() < CROP_RATIO:
+            example = self._draw_crop(scene, rng, num_masks)
+            if example is not None:
+                return example
+        return scene.image, np.stack([self._draw(scene, rng) for _ in range(num_masks)])
+
+    def _draw(self, scene: Scene, rng: np.random.Generator) -> np.ndarray:
+        return draw_region(scene, rng, str(rng.choice(list(KIND_RATIOS), p=list(KIND_RATIOS.values()))))
+
+    def _draw_crop(self, scene: Scene, rng: np.random.Generator, num_masks: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """A crop around one region with what lies in it of others; None where the region is too large for a crop."""
+        centre = self._draw(scene, rng)
+        window = window_of(centre, self.crop)
+        if window is None:
+            return None
+        image = Image.fromarray(scene.image)
+        pixels, cropped = cut_crop(image, centre, window, enlarge_to_px=self.crop.enlarge_to_px)
+        masks = [cropped] if cropped.any() else []
+        for _ in range(10 * num_masks):
+            if len(masks) == num_masks:
+                break
+            _, cropped = cut_crop(image, self._draw(scene, rng), window, enlarge_to_px=self.crop.enlarge_to_px)
+            if cropped.sum() >= MIN_CROPPED_PX:
+                masks.append(cropped)
+        return (np.asarray(pixels), np.stack(masks)) if len(masks) == num_masks else None
+
+
+def window_of(mask: np.ndarray, crop: Crop) -> tuple[int, int, int, int] | None:
+    """The window of the mask's zoom-in crop by the pipeline's rule, or None where there is none."""
+    return crop_window(mask, max_area_fraction=crop.max_area_fraction, min_side_px=crop.min_side_px)
+
+
+def draw_heldout(scene: Scene, rng: np.random.Generator, crop: Crop) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Kind, image and mask of every held-out region of a scene: its objects, drawn parts and unions, one crop."""
+    for scene_object in scene.objects:
+        yield "whole", scene.image, scene_object.mask
+    for kind, number in NUM_DRAWN_HELDOUT.items():
+        for _ in range(number):
+            yield kind, scene.image, draw_region(scene, rng, kind)
+    window = window_of(scene.objects[0].mask, crop)
+    if window is not None:
+        image = Image.fromarray(scene.image)
+        pixels, mask = cut_crop(image, scene.objects[0].mask, window, enlarge_to_px=crop.enlarge_to_px)
+        yield "crop", np.asarray(pixels), mask
+
+
+def measure(tokenizer: MaskTokenizer, params: MiniatureParams, crop: Crop) -> dict[str, Any]:
+    """Held-out IoU by kind of region, with both codes and with the first alone, and the use of each codebook."""
+    both: dict[str, list[float]] = {}
+    first: dict[str, list[float]] = {}
+    all_codes = []
+    for seed in params.scenes.tokenizer_heldout.seeds:
+        for kind, image, mask in draw_heldout(draw_scene(seed), np.random.default_rng([seed, 1]), crop):
+            features = tokenizer.embed_images([image])[0]
+            codes = tokenizer.encode(features, mask[None])
+            first_only = codes.clone()
+            first_only[:, 1:] = -1
+            again = tokenizer.decode_masks(features, torch.cat((codes, first_only)), *mask.shape)
+            both.setdefault(kind, []).append(mask_iou(mask, again[0]))
+            first.setdefault(kind, []).append(mask_iou(mask, again[1]))
+            all_codes.append(codes)
+    parts = [*both["half"], *both["rim"]]
+    return {
+        "iou": {**{kind: _mean(values) for kind, values in both.items()}, "parts": _mean(parts)},
+        "iou_first_code_alone": {kind: _mean(values) for kind, values in first.items()},
+        "codebooks": code_use(torch.cat(all_codes), tokenizer.config.codebook_size),
+    }
+
+
+def code_use(codes: torch.Tensor, codebook_size: int) -> list[dict[str, float]]:
+    """For each column of codes (N, L): how many different codes occur, and their entropy in bits.
+
+    >>> code_use(torch.tensor([[0, 5], [1, 5]]), 8)
+    [{'used': 2, 'entropy_bits': 1.0}, {'used': 1, 'entropy_bits': 0.0}]
+    """
+    use = []
+    for column in codes.unbind(1):
+        shares = torch.bincount(column, minlength=codebook_size).double() / len(column)
+        shares = shares[shares > 0]
+        entropy = abs(float(-(shares * shares.log2()).sum()))
+        use.append({"used": len(shares), "entropy_bits": round(entropy, 4)})
+    return use
+
+
+def run_tokenizer(params: MiniatureParams, crop: Crop) -> TokenizerReport:
+    """Train, measure and save the tokenizer; write metrics.json and curves.csv."""
+    scenes = [draw_scene(seed) for seed in params.scenes.tokenizer.seeds]
+    started = time.monotonic()
+    tokenizer, curve = train_mask_tokenizer(RegionExamples(scenes, crop), params.tokenizer)
+    seconds = time.monotonic() - started
+    round_to_half(tokenizer)
+    metrics = measure(tokenizer, params, crop)
+    num_parameters = sum(weight.numel() for weight in tokenizer.parameters())
+    save_half(tokenizer, TOKENIZER_DIR)
+    write_text(RESULTS_DIR / "curves.csv", _table_to_csv(curve))
+    settings = {
+        "command": COMMAND,
+        "num_parameters": num_parameters,
+        "params": params.tokenizer.model_dump(mode="json"),
+        "seed": params.tokenizer.seed,
+    }
+    write_json(RESULTS_DIR / "metrics.json", {**metrics, **settings})
+    iou, books = metrics["iou"], metrics["codebooks"]
+    return TokenizerReport(
+        iou_whole=iou["whole"],
+        iou_parts=iou["parts"],
+        iou_unions=iou["union"],
+        iou_crops=iou["crop"],
+        num_first_codes=books[0]["used"],
+        num_second_codes=books[1]["used"],
+        num_parameters=num_parameters,
+        seconds=round(seconds, 1),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(float(np.mean(values)), 4)
+
+
+def _table_to_csv(rows: Sequence[dict[str, float]]) -> str:
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: round(value, 6) for name, value in row.items()} for row in rows)
+    return stream.getvalue()
