@@ -150,6 +150,10 @@ def _prompts_without_source(params: Params) -> Iterator[str]:
         yield "train.prompts are all 0; expected at least one prompt per step"
 
 
+DVC_KEYS = (("check", "max_pixels"), ("train", "zoom"))
+"""What dvc.yaml names besides whole sections and the keys of `base`."""
+
+
 def pipeline_problems(params: Params, path: str | Path) -> list[str]:
     """What keeps dvc.yaml from working with these params, one line each; a command outside DVC does not mind.
 
@@ -159,6 +163,7 @@ def pipeline_problems(params: Params, path: str | Path) -> list[str]:
     shown, base = printable_path(path), params.base
     missing = [f"base.{key}" for key in type(base).model_fields if key not in base.model_fields_set]
     missing += [section for section in type(params).model_fields if section not in params.model_fields_set]
+    missing += [f"{section}.{key}" for section, key in DVC_KEYS if key not in getattr(params, section).model_fields_set]
     problems = [f"{shown}: {key} is missing, and dvc.yaml depends on it; add it." for key in missing]
     return problems + [f"{shown}: {problem}." for problem in _unwatched_annotations(params)]
 
