@@ -110,8 +110,8 @@ def part_mask(mask: np.ndarray, part: str) -> np.ndarray:
         case "bottom half":
             return mask & (yy >= middle_y)
         case "rim":
-            radius = max(2, round(0.3 * np.sqrt(mask.sum())))
-            kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * (radius // 2) + 1,) * 2)
+            width = max(2, round(0.24 * np.sqrt(mask.sum())))  # wide enough to survive the small tokenizer's logits
+            kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * width + 1,) * 2)
             return mask & ~cv2.erode(mask.astype(np.uint8), kernel).astype(bool)
     raise ValueError(f"unknown part {part!r}; expected one of {PARTS}")
 
