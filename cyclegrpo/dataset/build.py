@@ -16,12 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from cyclegrpo.dataset.card import dataset_card
 from cyclegrpo.dataset.prompts import ask_expression, parse_answer
 from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.dataset.schema import SOURCE_OF_KIND, Row, rows_to_table, text_to_rle
+from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.files import write_json, write_table, write_text
 from cyclegrpo.params import Base, Params
 from cyclegrpo.regions.geometry import Rle, box_image_to_1000, mask_to_box_inclusive, rle_to_mask
@@ -39,7 +38,7 @@ def run_build(params: Params) -> StageReport:
     earlier build that are not part of this one are removed; other files in the folder stay.
     """
     base, report = params.base, StageReport("build", read={"record": 0})
-    records = pq.read_table(base.work_dir / "regions.parquet").to_pylist()
+    records = read_work_rows(base.work_dir, "regions")
     crops = _crops_by_record(base.work_dir)
     report.read["record"] = len(records)
     rows: dict[str, list[Row]] = {kind: [] for kind in FILE_PREFIX}
@@ -105,9 +104,9 @@ def region_to_box_text(rle: Rle, region_space: RegionSpace) -> str:
 def _crops_by_record(work_dir: Path) -> dict[str, dict[int, dict[str, Any]]]:
     """Record id -> number of the region -> its crop's path and tokens."""
     crops: dict[str, dict[int, dict[str, Any]]] = {}
-    for row in pq.read_table(work_dir / "crops.parquet", columns=["record_id", "region", "crop"]).to_pylist():
+    for row in read_work_rows(work_dir, "crops", ["record_id", "region", "crop"]):
         crops.setdefault(row["record_id"], {})[row["region"]] = {"crop": row["crop"], "tokens": ""}
-    for row in pq.read_table(work_dir / "crop_tokens.parquet").to_pylist():
+    for row in read_work_rows(work_dir, "crop_tokens"):
         crops[row["record_id"]][row["region"]]["tokens"] = row["tokens"]
     return crops
 
@@ -151,7 +150,7 @@ def image_lists(base: Base, shown: set[str]) -> dict[str, list[str]]:
     them."""
     lists: dict[str, set[str]] = {}
     link_as = {source.name: source.link_as for source in base.sources}
-    for row in pq.read_table(base.work_dir / "images.parquet").to_pylist():
+    for row in read_work_rows(base.work_dir, "images"):
         if row["image"] in shown:
             lists.setdefault(f"{link_as[row['source']].replace('/', '_')}.txt", set()).add(row["name"])
     return {name: sorted(images) for name, images in lists.items()}

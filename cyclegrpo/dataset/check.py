@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from cyclegrpo.dataset.checks.files import read_checked
 from cyclegrpo.dataset.checks.findings import Finding
 from cyclegrpo.dataset.checks.images import ImageState, inspect_images
@@ -25,6 +23,7 @@ from cyclegrpo.dataset.checks.texts import answer_codes, check_texts, check_valu
 from cyclegrpo.dataset.crops import CROPS_FOLDER
 from cyclegrpo.dataset.prompts import parse_answer
 from cyclegrpo.dataset.schema import CYCLE_SOURCES
+from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.errors import DataError
 from cyclegrpo.files import write_json
 from cyclegrpo.params import Params
@@ -74,8 +73,9 @@ class CheckedRow:
 
 def run_check(params: Params, results: Path = RESULTS) -> CheckReport:
     """Check the dataset in `base.dataset_dir` and write `metrics.json` and `report.json` below `results`."""
-    manifest = params.base.work_dir / "images.parquet"
-    links = pq.read_table(manifest, columns=["image"]).column("image").to_pylist() if manifest.is_file() else None
+    work_dir = params.base.work_dir
+    has_manifest = (work_dir / "images.parquet").is_file()  # a released dataset has none
+    links = [row["image"] for row in read_work_rows(work_dir, "images", ["image"])] if has_manifest else None
     report = check_dataset(
         params.base.dataset_dir,
         links=links,

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from PIL import Image
 
 from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.dataset.schema import text_to_rle
 from cyclegrpo.dataset.shards import Item, ShardResult, ShardStore
+from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.files import digest, load_image, resolve_below, write_bytes, write_table
 from cyclegrpo.params import Crop, Params
 from cyclegrpo.regions.geometry import crop_size, crop_window, mask_to_box_inclusive, rle_to_mask
@@ -95,7 +95,7 @@ def run_crop(params: Params) -> StageReport:
     false there are no crops, and the table has no rows.
     """
     base, report = params.base, StageReport("crop", read={"crop": 0})
-    items = _group_by_image(base.work_dir / "regions.parquet") if params.crop.enabled else []
+    items = _group_by_image(read_work_rows(base.work_dir, "regions")) if params.crop.enabled else []
     report.read["crop"] = sum(len(item["regions"]) for item in items)
     result = ShardStore(
         base.work_dir / "shards" / "crop",
@@ -115,10 +115,10 @@ def run_crop(params: Params) -> StageReport:
     return report
 
 
-def _group_by_image(path: Path) -> list[Item]:
+def _group_by_image(records: Sequence[Item]) -> list[Item]:
     """The regions to crop, by image and frame, in the order of the table."""
     items: dict[tuple[object, ...], dict[str, Any]] = {}
-    for record in pq.read_table(path).to_pylist():
+    for record in records:
         if record["kind"] != "describe":
             continue
         frame = {key: record[key] for key in ("image", "num_bytes", "height", "width")}

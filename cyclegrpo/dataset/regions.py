@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.dataset.schema import rle_to_text
 from cyclegrpo.dataset.shards import Item, ShardResult, ShardStore
 from cyclegrpo.dataset.spelling import ImageTokens, SpelledRegion, spell_regions
+from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.dataset.tokenizers import OpenTokenizer, open_tokenizer, tokenizer_digest
 from cyclegrpo.errors import DataError
 from cyclegrpo.files import load_image, resolve_below, write_table
@@ -84,8 +84,7 @@ def run_regions(params: Params, tokenizer: MaskTokenizer | None = None) -> Stage
 def _group_by_image(base: Base, report: StageReport) -> list[Item]:
     """The records of all sources by image and frame, as JSON can hold them, in the order in which the images first
     occur."""
-    manifest = pq.read_table(base.work_dir / "images.parquet").to_pylist()
-    images = {(row["source"], row["name"]): row for row in manifest}
+    images = {(row["source"], row["name"]): row for row in read_work_rows(base.work_dir, "images")}
     items: dict[tuple[str, tuple[int, int] | None], dict[str, Any]] = {}
     for source in base.sources:
         for record in read_source(source):

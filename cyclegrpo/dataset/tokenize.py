@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cyclegrpo.dataset.crops import cut_crop
 from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.dataset.schema import text_to_rle
 from cyclegrpo.dataset.shards import Item, ShardResult, ShardStore
+from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.dataset.tokenizers import OpenTokenizer, open_tokenizer, tokenizer_digest
 from cyclegrpo.files import load_image, resolve_below, write_table
 from cyclegrpo.params import Params
@@ -42,7 +42,7 @@ def run_tokenize(params: Params, tokenizer: MaskTokenizer | None = None) -> Stag
         tokenizer: one that is loaded already; None loads `base.tokenizer` when the first crop needs it.
     """
     base, report = params.base, StageReport("tokenize")
-    items = _group_by_image(base.work_dir / "crops.parquet") if base.region_space == "mask" else []
+    items = _group_by_image(read_work_rows(base.work_dir, "crops")) if base.region_space == "mask" else []
     settings = {
         "enlarge_to_px": params.crop.enlarge_to_px,
         "batch_size": params.tokenize.batch_size,
@@ -65,10 +65,10 @@ def run_tokenize(params: Params, tokenizer: MaskTokenizer | None = None) -> Stag
     return report
 
 
-def _group_by_image(path: Path) -> list[Item]:
+def _group_by_image(rows: Sequence[Item]) -> list[Item]:
     """The crops by image and frame, in the order of the table (which has the crops of an image side by side)."""
     items: dict[tuple[object, ...], dict[str, Any]] = {}
-    for row in pq.read_table(path).to_pylist():
+    for row in rows:
         frame = {key: row[key] for key in ("image", "num_bytes", "height", "width")}
         item = items.setdefault(tuple(frame.values()), {**frame, "crops": []})
         item["crops"].append({key: row[key] for key in ("record_id", "region", "rle", "window")})
