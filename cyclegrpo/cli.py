@@ -39,6 +39,21 @@ ParamsFile = Annotated[Path, typer.Option("--params", metavar="FILE", help="The 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 PolicyDir = Annotated[Path, typer.Option("--policy", metavar="DIR", help="The policy to ask.")]
 
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+
+
+def picture_path(path: Path | None) -> Path | None:
+    """A picture to write, refused as wrong use where the extension names no format."""
+    if path is not None and path.suffix.lower() not in PICTURES:
+        raise typer.BadParameter(f"{path} is no picture; expected an extension of {', '.join(PICTURES)}.")
+    return path
+
+
+def picture_option(what: str) -> Any:
+    """The option --out of the commands that draw."""
+    return typer.Option("--out", metavar="FILE", callback=picture_path, help=what)
+
+
 PARAMS = Path("params.yaml")
 POLICY = Path("models/policy")
 
@@ -150,7 +165,7 @@ def report(params: ParamsFile = PARAMS, as_json: AsJson = False) -> int:
 def show(
     row: Annotated[int, typer.Argument(min=0, help="Number of the row in the dataset, from 0.")],
     params: ParamsFile = PARAMS,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The picture to write.")] = Path("row.png"),
+    out: Annotated[Path, picture_option("The picture to write.")] = Path("row.png"),
 ) -> None:
     """Draw one row of the dataset: its image, regions, crops and texts."""
     settings = _load(params)
@@ -185,9 +200,7 @@ def describe(
 def locate(
     image: Annotated[Path, typer.Argument(help="An image file.")],
     text: Annotated[str, typer.Argument(help="What to find in it.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Draw the image with what was found.")
-    ] = None,
+    out: Annotated[Path | None, picture_option("Draw the image with what was found.")] = None,
     policy: PolicyDir = POLICY,
     params: ParamsFile = PARAMS,
     as_json: AsJson = False,
