@@ -23,6 +23,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is `$(PYTHON) --version 2>&1`; expected Python 3.11 or newer. Call make PYTHON=python3.11" >&2; exit 2; }
+	@echo "Setting up $(VENV): some minutes, once"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
