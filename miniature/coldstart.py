@@ -76,8 +76,9 @@ def draw_turns(
     for _ in range(params.describe_turns):
         target, words = draw_expression(scene, rng, params.caption_words, unambiguous=False)
         known_object = known.objects[target]
-        images = (image_index,) if known_object.crop is None else (image_index, crop_index(target))
-        prompt = MASK.describe(known_object.token, known_object.crop_token)
+        zoom = known_object.crop is not None and bool(rng.random() < params.zoom_ratio)
+        images = (image_index, crop_index(target)) if zoom else (image_index,)
+        prompt = MASK.describe(known_object.token, known_object.crop_token if zoom else None)
         turns.append(Turn(prompt, images, caption_of(words)))
     for number in range(params.locate_turns):
         if rng.random() < params.no_target_ratio:

@@ -110,6 +110,7 @@ class ColdStart(Section):
     learning_rate: float = Field(gt=0.0)
     images_per_step: int = Field(ge=1, description="Scenes per step.")
     describe_turns: int = Field(ge=1, description="Descriptions per scene and step.")
+    zoom_ratio: Ratio = Field(description="Share of descriptions that come with the zoom-in crop.")
     locate_turns: int = Field(ge=1, description="Groundings per scene and step.")
     no_target_ratio: Ratio = Field(description="Share of groundings whose expression fits nothing.")
     unambiguous_ratio: Ratio = Field(description="Share of the others whose expression fits its target alone.")

@@ -36,8 +36,8 @@ VOCABULARY = {
     "column": COLUMNS,
 }
 PARTS = ("left half", "right half", "top half", "bottom half", "rim")
-DUPLICATE_RATIO = 0.7
-MIN_OBJECTS, MAX_OBJECTS = 2, 5
+DUPLICATE_RATIO = 0.9
+MIN_OBJECTS, MAX_OBJECTS = 3, 5
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,15 @@ class Scene:
 
 
 def draw_scene(seed: int) -> Scene:
-    """The scene of a seed: 2 to 5 objects; in about 70 % of scenes at least two share colour and shape."""
+    """The scene of a seed: 3 to 5 objects; in nine of ten scenes two or more of them share colour and shape."""
     rng = np.random.default_rng([seed, 20260711])
     num_objects = int(rng.integers(MIN_OBJECTS, MAX_OBJECTS + 1))
     cells = np.sort(rng.choice(9, size=num_objects, replace=False))
     kinds = [_draw_kind(rng) for _ in range(num_objects)]
     if rng.random() < DUPLICATE_RATIO:
-        first, second = rng.choice(num_objects, size=2, replace=False)
-        kinds[second] = (str(rng.choice(list(SIZES))), *kinds[first][1:])
+        alike = rng.choice(num_objects, size=int(rng.integers(2, num_objects + 1)), replace=False)
+        for index in alike[1:]:
+            kinds[index] = (kinds[index][0], *kinds[alike[0]][1:])
     image = _draw_background(rng)
     objects = []
     for cell, (size, color, shape) in zip(cells, kinds, strict=True):
