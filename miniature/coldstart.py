@@ -2,11 +2,11 @@
 
 Two phases, both on scenes drawn in memory (their seeds are disjoint from every other split's):
 
-1. vision warm-up: every visual token names the attributes and the mask codes of the object in its cell, through the tied
-   embeddings. Without it, supervised training stays on a plateau (a two-million-parameter model finds no way from pixels
-   to words by itself);
-2. supervised fine-tuning on conversations: captions are true but short and often ambiguous, which is what CycleGRPO then
-   improves without ever seeing a caption.
+1. vision warm-up: every visual token names the attributes and the mask codes of the object in its cell, through the
+   tied embeddings. Without it, supervised training stays on a plateau (a two-million-parameter model finds no way from
+   pixels to words by itself);
+2. supervised fine-tuning on conversations (`turns.py`): captions are true but short and often ambiguous, which is what
+   CycleGRPO then improves without ever seeing a caption.
 
 Distinct images of a batch are encoded once and their features shared by all turns about them
 (`mm_encoder_outputs` of transformers' Qwen3-VL).
@@ -15,7 +15,6 @@ Distinct images of a batch are encoded once and their features shared by all tur
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,114 +27,23 @@ import torch.nn.functional as F
 from PIL import Image
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
-from cyclegrpo.dataset.prompts import QUESTIONS, ask_expression, question_prompt
 from cyclegrpo.files import write_text
 from cyclegrpo.params import Crop
-from cyclegrpo.policy import prompt_to_messages, save_policy
-from cyclegrpo.regions.answers import NO_TARGET
-from cyclegrpo.regions.spaces import MASK
+from cyclegrpo.policy import save_policy
 from cyclegrpo.tokenizer import MaskTokenizer
-from miniature.expressions import draw_expression, draw_no_target
+from miniature.expressions import draw_expression
 from miniature.known import KnownScene, know_scenes
 from miniature.params import ColdStart, MiniatureParams
 from miniature.policy import build_model, build_processor, build_tokenizer
 from miniature.scene import COLUMNS, ROWS, VOCABULARY, caption_of, draw_scene
+from miniature.turns import IGNORE, NO_ANSWERS, Turn, TurnEncoder, draw_turns, fixed_sentences
 
 logger = logging.getLogger(__name__)
 
 POLICY_DIR = Path("data/miniature/policy")
 RESULTS_DIR = Path("results/miniature/coldstart")
 LOG_STEPS = 50
-IGNORE = -100
-NO_ANSWERS = ("null", NO_TARGET)
 NUM_TOKENIZER_SCENES = 2000
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One question about some images and its answer; `images` are indices into the batch's image list."""
-
-    prompt: str
-    images: tuple[int, ...]
-    answer: str
-
-
-def draw_turns(
-    known: KnownScene,
-    image_index: int,
-    crop_index: Callable[[int], int],
-    params: ColdStart,
-    rng: np.random.Generator,
-) -> list[Turn]:
-    """The turns of one scene in one step: descriptions, and groundings of expressions that fit an object or nothing.
-
-    Groundings alternate between the cycle's prompt (answer `null` where nothing fits) and the questions of gRefCOCO rows
-    (answer `No target.`).
-    """
-    scene, turns = known.scene, []
-    for _ in range(params.describe_turns):
-        target, words = draw_expression(scene, rng, params.caption_words, unambiguous=False)
-        known_object = known.objects[target]
-        zoom = known_object.crop is not None and bool(rng.random() < params.zoom_ratio)
-        images = (image_index, crop_index(target)) if zoom else (image_index,)
-        prompt = MASK.describe(known_object.token, known_object.crop_token if zoom else None)
-        turns.append(Turn(prompt, images, caption_of(words)))
-    for number in range(params.locate_turns):
-        if rng.random() < params.no_target_ratio:
-            words, answers = draw_no_target(scene, rng, params.expression_words), NO_ANSWERS
-        else:
-            unambiguous = bool(rng.random() < params.unambiguous_ratio)
-            target, words = draw_expression(scene, rng, params.expression_words, unambiguous=unambiguous)
-            answers = (known.objects[target].token,) * 2
-        text = caption_of(words)
-        is_question = number % 2
-        prompt = ask_expression(text, str(rng.integers(2**32))) if is_question else MASK.locate(text)
-        turns.append(Turn(prompt, (image_index,), answers[is_question]))
-    return turns
-
-
-class TurnEncoder:
-    """Turns and images to tensors: token ids with labels on the answers only, patches of distinct images."""
-
-    def __init__(self, processor: Any) -> None:
-        self.processor = processor
-        self.tokenizer = processor.tokenizer
-        self._patches: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def patches(self, images: Sequence[Image.Image]) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Per image its patch rows (num_patches, patch values), and the grids (num_images, 3)."""
-        missing = [im for im in images if id(im) not in self._patches]
-        if missing:
-            out = self.processor.image_processor(images=missing, return_tensors="pt")
-            rows = out["image_grid_thw"].prod(-1).tolist()
-            for im, px, grid in zip(missing, out["pixel_values"].split(rows), out["image_grid_thw"], strict=True):
-                self._patches[id(im)] = (px.half(), grid)
-        kept = [self._patches[id(im)] for im in images]
-        return [px.float() for px, _ in kept], torch.stack([grid for _, grid in kept])
-
-    def text(self, turns: Sequence[Turn], grids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Right-padded `input_ids`, `attention_mask`, `labels` (answers only) and `mm_token_type_ids`, each (N, L)."""
-        merge = self.processor.image_processor.merge_size**2
-        pad_token = self.processor.image_token
-        rows = []
-        for turn in turns:
-            messages = prompt_to_messages(turn.prompt, turn.images)
-            text = self.processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-            head, *rest = text.split(pad_token)
-            for index, piece in zip(turn.images, rest, strict=True):
-                head += pad_token * int(grids[index].prod() // merge) + piece
-            prompt_ids = self.tokenizer(head, add_special_tokens=False)["input_ids"]
-            answer_ids = self.tokenizer(turn.answer, add_special_tokens=False)["input_ids"]
-            answer_ids = [*answer_ids, self.tokenizer.eos_token_id]
-            rows.append((prompt_ids + answer_ids, [IGNORE] * len(prompt_ids) + answer_ids))
-        length = max(len(ids) for ids, _ in rows)
-        fill = self.tokenizer.pad_token_id
-        ids = torch.tensor([ids + [fill] * (length - len(ids)) for ids, _ in rows])
-        labels = torch.tensor([lab + [IGNORE] * (length - len(lab)) for _, lab in rows])
-        lengths = torch.tensor([len(ids) for ids, _ in rows])
-        mask = (torch.arange(length) < lengths[:, None]).long()
-        mm = (ids == self.processor.image_token_id).long()
-        return {"input_ids": ids, "attention_mask": mask, "labels": labels, "mm_token_type_ids": mm}
 
 
 def answer_loss(model: Any, encoder: TurnEncoder, images: list[Image.Image], turns: list[Turn]) -> torch.Tensor:
@@ -202,18 +110,8 @@ def train_cold_start(
 
     def step_loss() -> torch.Tensor:
         batch = next(batches)
-        images = [k.image for k in batch]
-        turns: list[Turn] = []
-        for index, known in enumerate(batch):
-            crops: dict[int, int] = {}
-
-            def crop_index(target: int, known: KnownScene = known, crops: dict[int, int] = crops) -> int:
-                if target not in crops:
-                    crops[target] = len(images)
-                    images.append(known.objects[target].crop)
-                return crops[target]
-
-            turns += draw_turns(known, index, crop_index, params, rng)
+        images = [known.image for known in batch]
+        turns = [t for i, known in enumerate(batch) for t in draw_turns(known, i, images, params, rng)]
         return answer_loss(model, encoder, images, turns)
 
     _optimise(model, params.num_steps, params.learning_rate, step_loss, lambda step, loss: on_step("sft", step, loss))
@@ -257,20 +155,6 @@ def _optimise(
     model.eval()
 
 
-def fixed_sentences() -> list[str]:
-    """The fixed parts of every prompt the policy sees, longest first; its tokenizer has one token for each.
-
-    A space before a description is left to the description, so that its first word is spelled as inside a sentence.
-    """
-    templates = [MASK.describe("{region}", "{crop}"), MASK.locate("{description}")]
-    templates += [question_prompt(question) for question in QUESTIONS["mask"]]
-    pieces = {"user\n", "assistant\n"}
-    for template in templates:
-        for text in re.split(r"<image>\n?|\{region\}|\{crop\}|\{description\}", template):
-            pieces.add(text.removesuffix(" ") if "{description}" in template else text)
-    return sorted((piece for piece in pieces if len(piece) > 2), key=lambda piece: (-len(piece), piece))
-
-
 def new_policy(params: ColdStart) -> tuple[Any, Any]:
     """The small policy with random weights, and its processor, whose tokenizer has read the miniature's captions."""
     rng = np.random.default_rng([params.seed, 1])
@@ -303,7 +187,7 @@ def run_cold_start(
     policy_dir: Path = POLICY_DIR,
     results_dir: Path = RESULTS_DIR,
 ) -> ColdStartReport:
-    """Draw the scenes, train the policy and save it (weights rounded to float16, which halves the file and costs nothing)."""
+    """Draw the scenes, train the policy and save it, its weights rounded to float16 (half the file)."""
     start = time.perf_counter()
     settings = params.coldstart
     tokenizer = MaskTokenizer.from_pretrained(tokenizer_dir).eval()

@@ -1,7 +1,7 @@
 """The training curve as files: one row per logged step, rewritten as a whole whenever a step is logged.
 
-TRL's trainer state keeps all lines and is part of every checkpoint, so a resumed run's curve has no gap. Seconds are kept
-apart (`times.csv`): everything in `curves.csv` is the same when the run is repeated.
+TRL's trainer state keeps all lines and is part of every checkpoint, so a resumed run's curve has no gap. Seconds are
+kept apart (`times.csv`): everything in `curves.csv` is the same when the run is repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CurveWriter(TrainerCallback):
         rows = training_rows(state.log_history)
         if state.is_world_process_zero and rows:
             write_curves(self.results_dir, rows)
-            print(progress_line(rows[-1], self.num_steps), file=sys.stderr, flush=True)
+            sys.stderr.write(progress_line(rows[-1], self.num_steps) + "\n")
 
 
 def training_rows(log_history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:

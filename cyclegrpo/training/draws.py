@@ -1,8 +1,8 @@
 """What the trainer asks in one step: draws, as a pure function of (seed, step), so that a resumed run asks the same.
 
-A row of the dataset holds several regions; every pass over the rows draws ONE of them, with its zoom-in crop if it has one
-(data.md, section 4). The target comes from `seg_answer`, never from the prompt: the public loader draws from the prompt and
-can pick a crop's token. Rows of other sources are questions with a known answer and are asked as they are.
+A row of the dataset holds several regions; every pass over the rows draws ONE of them, with its zoom-in crop if it has
+one. The target comes from `seg_answer`, never from the prompt: the public loader draws from the prompt and can pick a
+crop's token. Rows of other sources are questions with a known answer and are asked as they are.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ def draw_steps(
 ) -> Iterator[list[Draw]]:
     """The draws of every step, in order: `prompts.caption` captions, then no-target questions, then expressions.
 
-    Each task walks through a fresh shuffle of its rows in every pass, and every (seed, pass, row) draws its own target. A
-    pure function of its arguments: step k is the same whether or not the run was interrupted before it. Raises DataError
-    where a task is asked for and has no rows.
+    Each task walks through a fresh shuffle of its rows in every pass, and every (seed, pass, row) draws its own target.
+    A pure function of its arguments: step k is the same whether or not the run was interrupted before it. Raises
+    DataError where a task is asked for and has no rows.
     """
     counts = {task: getattr(prompts, task) for task in TASKS}
     for task, count in counts.items():

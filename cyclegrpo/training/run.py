@@ -1,7 +1,7 @@
 """The stage train: rows -> draws -> CycleGRPOTrainer -> a policy directory, a curve and metrics.
 
-Interrupted runs resume from the last checkpoint in `models/checkpoints` when the parameters that shape the run are the same;
-else the command stops and says how to start anew. The finished policy appears all at once.
+Interrupted runs resume from the last checkpoint in `models/checkpoints` when the parameters that shape the run are the
+same; else the command stops and says how to start anew. The finished policy appears all at once.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def build_trainer(
 
 
 def draws_dataset(draws: list[Draw], dataset_dir: Path) -> Dataset:
-    """The draws as TRL reads them: `prompt` (messages with images), `draw`, `whole_image`; images are opened when asked for."""
+    """The draws as TRL reads them: `prompt` (messages with images), `draw`, `whole_image`; images open on demand."""
 
     def load(rows: dict[str, list[int]]) -> dict[str, list[Any]]:
         chosen = [draws[index] for index in rows["index"]]
@@ -179,8 +179,8 @@ def checkpoint_to_resume(checkpoint_dir: Path, run: str) -> str | None:
     if last is not None and run_file.is_file():
         if json.loads(run_file.read_text())["run"] != run:
             raise DataError(
-                "holds an unfinished run with other parameters or data; delete the folder to start anew, or restore them "
-                "to continue",
+                "holds an unfinished run with other parameters or data; delete the folder to start anew, or restore "
+                "them to continue",
                 file=checkpoint_dir,
             )
         return last

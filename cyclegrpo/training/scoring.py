@@ -1,8 +1,8 @@
 """How good an answer is: from text to regions to an overlap with the target.
 
-Masks are decoded by the mask tokenizer. It sees every image once per step, and every distinct pair of codes on an image is
-decoded once, however many answers hold it: the image encoder is the cost (one pass equals about 200 decodes on the large
-config), so the exact overlap is affordable (`decode_s` and `encode_s` say what it takes).
+Masks are decoded by the mask tokenizer. It sees every image once per step, and every distinct pair of codes on an image
+is decoded once, however many answers hold it: the image encoder is the cost (one pass equals about 200 decodes on the
+large config), so the exact overlap is affordable (`decode_s` and `encode_s` say what it takes).
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class MaskScorer:
         for draw, pairs in zip(draws, codes, strict=True):
             wanted[draw.images[0]].update(dict.fromkeys(p for p in pairs if (draw.images[0], p) not in self._masks))
         start = time.perf_counter()
-        for name, pairs in wanted.items():
-            if pairs:
-                for pair, mask in zip(pairs, self._decode(name, list(pairs), image_of[name]), strict=True):
-                    self._masks[name, pair] = mask
-                self.num_decoded += len(pairs)
+        for name, new_pairs in wanted.items():
+            if new_pairs:
+                masks = self._decode(name, list(new_pairs), image_of[name])
+                self._masks |= {(name, pair): mask for pair, mask in zip(new_pairs, masks, strict=True)}
+                self.num_decoded += len(new_pairs)
         self.decode_s += time.perf_counter() - start
 
     def _decode(self, name: str, pairs: list[Code], image: Image.Image) -> np.ndarray:

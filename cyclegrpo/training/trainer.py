@@ -11,8 +11,9 @@ Source: arXiv 2607.11581; where we differ is in docs/decisions.md. Follows TRL 1
 optimizer step, dealt out in micro-batches) and `_generate_and_score_completions` (called once per phase; it generates,
 takes the reference's log-probabilities, and calls our reward function).
 
-The two tasks stay two batches, dealt out one after the other: padding, images and prompts never mix, and TRL's `dapo` loss
-divides each task by its own number of tokens (`num_items_in_batch`), which gives exact task means for any micro-batching.
+The two tasks stay two batches, dealt out one after the other: padding, images and prompts never mix, and TRL's `dapo`
+loss divides each task by its own number of tokens (`num_items_in_batch`), which gives exact task means for any
+micro-batching.
 """
 
 from __future__ import annotations
@@ -66,6 +67,12 @@ class CycleGRPOTrainer(GRPOTrainer):
     The dataset gives one example per draw: `prompt` (messages with their images), `draw`, and `whole_image`.
     """
 
+    # Set by TRL and transformers, which do not declare them.
+    model_wrapped: Any
+    num_generations: int
+    _buffered_inputs: list[Batch] | None
+    _metrics: dict[str, defaultdict[str, list[float]]]
+
     def __init__(self, *, params: Train, space: RegionSpace, scorer: Scorer, args: GRPOConfig, **kwargs: Any) -> None:
         self.cycle, self.space, self.scorer = params, space, scorer
         self.learns_to_locate = params.optimise != "captions" and params.locate_with == "policy"
@@ -76,25 +83,24 @@ class CycleGRPOTrainer(GRPOTrainer):
     # The loop, one optimizer step: sample -> describe -> locate -> reward -> advantage -> loss (TRL's `_compute_loss`)
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
-        """The micro-batch of this sub-step; a new rollout at the first. Follows GRPOTrainer._prepare_inputs of TRL 1.16."""
+        """The micro-batch of this sub-step; a new rollout at the first. Follows the method of TRL 1.16."""
         position = self._step % self.args.steps_per_generation
         if position == 0 or self._buffered_inputs is None:
             self._buffered_inputs = self._roll_out(generation_batch)
         return self._buffered_inputs[position]
 
     def _roll_out(self, draws: list[Question]) -> list[Batch]:
-        """Both phases for the draws of a step (each given G times), as micro-batches that alternate between the tasks."""
+        """Both phases for the draws of a step (each given G times), as micro-batches that alternate between tasks."""
         self.scorer.start_step()
         captions = self._answer(Phase("captions", self.cycle.num_captions), draws)  # `reward` locates them meanwhile
-        tasks = {
-            "captions": (captions, self.cycle.caption_weight),
-            "groundings": (self._groundings, self.cycle.grounding_weight),
-        }
+        tasks = [
+            ("captions", captions, self.cycle.caption_weight),
+            ("groundings", self._groundings, self.cycle.grounding_weight),
+        ]
         if self.cycle.optimise != "both":
-            tasks = {self.cycle.optimise: (tasks[self.cycle.optimise][0], 1.0)}
-        tasks = {name: (batch, weight) for name, (batch, weight) in tasks.items() if batch is not None}
+            tasks = [(name, batch, 1.0) for name, batch, _ in tasks if name == self.cycle.optimise]
         num_micro = self.args.steps_per_generation // len(tasks)
-        dealt = [micro_batches(batch, weight, num_micro) for batch, weight in tasks.values()]
+        dealt = [micro_batches(batch, weight, num_micro) for _, batch, weight in tasks if batch is not None]
         return [micro_batch for group in zip(*dealt, strict=True) for micro_batch in group]
 
     def _answer(self, phase: Phase, questions: list[Question]) -> Batch:
@@ -133,7 +139,7 @@ class CycleGRPOTrainer(GRPOTrainer):
         return rewards
 
     def _locate(self, captions: list[str], draws: list[Draw], images: list[Image.Image]) -> np.ndarray:
-        """The cycle score r_i of every caption: the mean overlap of its K groundings with the target. Shape (captions,)."""
+        """The cycle score r_i of every caption (captions,): the mean overlap of its K groundings with the target."""
         self._groundings = None
         if not captions:
             return np.zeros(0)
@@ -165,7 +171,8 @@ class CycleGRPOTrainer(GRPOTrainer):
     def _advantages(self, phase: Phase) -> torch.Tensor:
         """Group-normalised rewards of this process's answers, float32 (answers,).
 
-        Groundings are divided by the batch's deviation: within one caption r_i is constant, so the group's own would cancel it.
+        Groundings are divided by the batch's deviation: within one caption r_i is constant, so the group's own would
+        cancel it.
         """
         assert phase.rewards is not None
         device = self.accelerator.device
@@ -203,7 +210,7 @@ class CycleGRPOTrainer(GRPOTrainer):
         )
 
     def _answer_reward(self, answer: str, draw: Draw, score: AnswerScore) -> float:
-        """A question with a known answer: a given expression (its caption is true, r = 1), or one that matches nothing."""
+        """A question with a known answer: a given expression (true, so r = 1), or one that matches nothing."""
         if draw.task == "expression":
             self._record("expression/overlap", score.overlap)
             return self._grounding_reward(answer, 1.0, score)
@@ -257,8 +264,9 @@ class CycleGRPOTrainer(GRPOTrainer):
 def micro_batches(batch: Batch, weight: float, num_parts: int) -> list[Batch]:
     """A task's batch in equal parts whose losses add up to `weight` times the task's token mean.
 
-    TRL's `dapo` loss divides each part's sum over tokens by `num_items_in_batch`; dividing that by the weight multiplies the
-    task, its KL included. Raises ValueError where the rows do not divide evenly (TRL would drop the rest without a word).
+    TRL's `dapo` loss divides each part's sum over tokens by `num_items_in_batch`; dividing that by the weight
+    multiplies the task, its KL included. Raises ValueError where the rows do not divide evenly (TRL would drop the rest
+    silently).
     """
     num_rows = len(batch["advantages"])
     if num_rows % num_parts:

@@ -59,7 +59,7 @@ def make_trainer(policy_dir, dataset_dir, rectangles, tmp_path, **changes):
 
 
 def token_mean_loss(trainer, batch, beta):
-    """The loss of one task, written from its formula: policy gradient and KL per token, averaged over the task's tokens."""
+    """The loss of one task, from its formula: policy gradient and KL per token, averaged over the task's tokens."""
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
     attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
     images = {name: batch[name] for name in ("pixel_values", "image_grid_thw", "mm_token_type_ids")}

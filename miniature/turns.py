@@ -1,0 +1,131 @@
+"""The conversations of the cold start: questions about a scene with their answers, and the tensors made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from cyclegrpo.dataset.prompts import QUESTIONS, ask_expression, question_prompt
+from cyclegrpo.policy import prompt_to_messages
+from cyclegrpo.regions.answers import NO_TARGET
+from cyclegrpo.regions.spaces import MASK
+from miniature.expressions import draw_expression, draw_no_target
+from miniature.known import KnownScene
+from miniature.params import ColdStart
+from miniature.scene import caption_of
+
+IGNORE = -100
+NO_ANSWERS = ("null", NO_TARGET)
+"""What the cycle's prompt and the questions of gRefCOCO rows are answered where nothing fits."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One question about some images and its answer; `images` are indices into the batch's image list."""
+
+    prompt: str
+    images: tuple[int, ...]
+    answer: str
+
+
+def draw_turns(
+    known: KnownScene, image_index: int, images: list[Image.Image], params: ColdStart, rng: np.random.Generator
+) -> list[Turn]:
+    """The turns of one scene in one step: descriptions, and groundings of expressions that fit an object or nothing.
+
+    Groundings alternate between the cycle's prompt (answer `null` where nothing fits) and the questions of gRefCOCO
+    rows (answer `No target.`).
+
+    Args:
+        image_index: where the scene's picture stands in `images`, the pictures of the step.
+        images: crops that the turns show are appended to it.
+    """
+    scene, turns = known.scene, []
+    crop_indices: dict[int, int] = {}
+    for _ in range(params.describe_turns):
+        target, words = draw_expression(scene, rng, params.caption_words, unambiguous=False)
+        known_object = known.objects[target]
+        if known_object.crop is None or rng.random() >= params.zoom_ratio:
+            turns.append(Turn(MASK.describe(known_object.token), (image_index,), caption_of(words)))
+            continue
+        if target not in crop_indices:
+            crop_indices[target] = len(images)
+            images.append(known_object.crop)
+        prompt = MASK.describe(known_object.token, known_object.crop_token)
+        turns.append(Turn(prompt, (image_index, crop_indices[target]), caption_of(words)))
+    for number in range(params.locate_turns):
+        if rng.random() < params.no_target_ratio:
+            words, answers = draw_no_target(scene, rng, params.expression_words), NO_ANSWERS
+        else:
+            unambiguous = bool(rng.random() < params.unambiguous_ratio)
+            target, words = draw_expression(scene, rng, params.expression_words, unambiguous=unambiguous)
+            answers = (known.objects[target].token,) * 2
+        text = caption_of(words)
+        is_question = number % 2
+        prompt = ask_expression(text, str(rng.integers(2**32))) if is_question else MASK.locate(text)
+        turns.append(Turn(prompt, (image_index,), answers[is_question]))
+    return turns
+
+
+class TurnEncoder:
+    """Turns and images to tensors: token ids with labels on the answers only, patches of distinct images."""
+
+    def __init__(self, processor: Any) -> None:
+        self.processor = processor
+        self.tokenizer = processor.tokenizer
+        self._patches: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def patches(self, images: Sequence[Image.Image]) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Per image its patch rows (num_patches, patch values), and the grids (num_images, 3)."""
+        missing = [im for im in images if id(im) not in self._patches]
+        if missing:
+            out = self.processor.image_processor(images=missing, return_tensors="pt")
+            rows = out["image_grid_thw"].prod(-1).tolist()
+            for im, px, grid in zip(missing, out["pixel_values"].split(rows), out["image_grid_thw"], strict=True):
+                self._patches[id(im)] = (px.half(), grid)
+        kept = [self._patches[id(im)] for im in images]
+        return [px.float() for px, _ in kept], torch.stack([grid for _, grid in kept])
+
+    def text(self, turns: Sequence[Turn], grids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Right-padded `input_ids`, `attention_mask`, `labels` (answers only) and `mm_token_type_ids`, each (N, L)."""
+        merge = self.processor.image_processor.merge_size**2
+        pad_token = self.processor.image_token
+        rows = []
+        for turn in turns:
+            messages = prompt_to_messages(turn.prompt, turn.images)
+            text = self.processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            head, *rest = text.split(pad_token)
+            for index, piece in zip(turn.images, rest, strict=True):
+                head += pad_token * int(grids[index].prod() // merge) + piece
+            prompt_ids = self.tokenizer(head, add_special_tokens=False)["input_ids"]
+            answer_ids = self.tokenizer(turn.answer, add_special_tokens=False)["input_ids"]
+            answer_ids = [*answer_ids, self.tokenizer.eos_token_id]
+            rows.append((prompt_ids + answer_ids, [IGNORE] * len(prompt_ids) + answer_ids))
+        length = max(len(ids) for ids, _ in rows)
+        fill = self.tokenizer.pad_token_id
+        ids = torch.tensor([ids + [fill] * (length - len(ids)) for ids, _ in rows])
+        labels = torch.tensor([lab + [IGNORE] * (length - len(lab)) for _, lab in rows])
+        lengths = torch.tensor([len(ids) for ids, _ in rows])
+        mask = (torch.arange(length) < lengths[:, None]).long()
+        mm = (ids == self.processor.image_token_id).long()
+        return {"input_ids": ids, "attention_mask": mask, "labels": labels, "mm_token_type_ids": mm}
+
+
+def fixed_sentences() -> list[str]:
+    """The fixed parts of every prompt the policy sees, longest first; its tokenizer has one token for each.
+
+    A space before a description is left to the description, so that its first word is spelled as inside a sentence.
+    """
+    templates = [MASK.describe("{region}", "{crop}"), MASK.locate("{description}")]
+    templates += [question_prompt(question) for question in QUESTIONS["mask"]]
+    pieces = {"user\n", "assistant\n"}
+    for template in templates:
+        for text in re.split(r"<image>\n?|\{region\}|\{crop\}|\{description\}", template):
+            pieces.add(text.removesuffix(" ") if "{description}" in template else text)
+    return sorted((piece for piece in pieces if len(piece) > 2), key=lambda piece: (-len(piece), piece))
