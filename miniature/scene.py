@@ -36,7 +36,7 @@ VOCABULARY = {
     "column": COLUMNS,
 }
 PARTS = ("left half", "right half", "top half", "bottom half", "rim")
-DUPLICATE_RATIO = 0.9
+ALIKE_RATIO = 0.85
 MIN_OBJECTS, MAX_OBJECTS = 3, 5
 
 
@@ -70,13 +70,13 @@ class Scene:
 
 
 def draw_scene(seed: int) -> Scene:
-    """The scene of a seed: 3 to 5 objects; in nine of ten scenes two or more of them share colour and shape."""
+    """The scene of a seed: 3 to 5 objects; in most scenes (`ALIKE_RATIO`) two or three share colour and shape."""
     rng = np.random.default_rng([seed, 20260711])
     num_objects = int(rng.integers(MIN_OBJECTS, MAX_OBJECTS + 1))
     cells = np.sort(rng.choice(9, size=num_objects, replace=False))
     kinds = [_draw_kind(rng) for _ in range(num_objects)]
-    if rng.random() < DUPLICATE_RATIO:
-        alike = rng.choice(num_objects, size=int(rng.integers(2, num_objects + 1)), replace=False)
+    if rng.random() < ALIKE_RATIO:
+        alike = rng.choice(num_objects, size=int(rng.integers(2, 4)), replace=False)
         for index in alike[1:]:
             kinds[index] = (kinds[index][0], *kinds[alike[0]][1:])
     image = _draw_background(rng)
