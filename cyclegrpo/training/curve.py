@@ -6,13 +6,12 @@ kept apart (`times.csv`): everything in `curves.csv` is the same when the run is
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from transformers import TrainerCallback
 
 from cyclegrpo.files import write_text
@@ -88,8 +87,5 @@ def summary(rows: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _write_csv(path: Path, names: Sequence[str], rows: Sequence[dict[str, float]]) -> None:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
+    table = pl.DataFrame(rows, infer_schema_length=None).select(names)
+    write_text(path, table.write_csv())

@@ -72,3 +72,14 @@ def dataset_dir(tmp_path: Path) -> Path:
     for name, content in rows.items():
         pq.write_table(rows_to_table(content), root / "data" / f"{name}.parquet")
     return root
+
+
+@pytest.fixture(scope="session")
+def policy_dir(tmp_path_factory):
+    from cyclegrpo.policy import save_policy
+    from miniature.coldstart import new_policy
+    from miniature.params import load_miniature_params
+
+    path = tmp_path_factory.mktemp("policy") / "policy"
+    save_policy(*new_policy(load_miniature_params().coldstart), path)
+    return path

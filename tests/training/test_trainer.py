@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from cyclegrpo.params import Train
-from cyclegrpo.policy import save_policy
 from cyclegrpo.regions.spaces import MASK
 from cyclegrpo.training.draws import draw_steps, load_rows
 from cyclegrpo.training.run import draws_dataset, trl_config
@@ -28,16 +27,6 @@ BASE = {
     "freeze_vision": False,
     "reward": {"resolution": "image"},
 }
-
-
-@pytest.fixture(scope="module")
-def policy_dir(tmp_path_factory):
-    from miniature.coldstart import new_policy
-    from miniature.params import load_miniature_params
-
-    path = tmp_path_factory.mktemp("policy") / "policy"
-    save_policy(*new_policy(load_miniature_params().coldstart), path)
-    return path
 
 
 def make_trainer(policy_dir, dataset_dir, rectangles, tmp_path, **changes):

@@ -1,0 +1,114 @@
+"""The stage train: resumed runs, other runs in the way, what is left behind."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cyclegrpo.errors import DataError, ParamsError
+from cyclegrpo.params import Params
+from cyclegrpo.training import run as run_module
+from cyclegrpo.training.curve import CurveWriter
+from cyclegrpo.training.run import run_train, trl_config
+from tests.training.test_trainer import BASE
+
+
+class Loader:
+    """Stands for the class `MaskTokenizer`: `from_pretrained` gives the rectangles."""
+
+    def __init__(self, tokenizer):
+        tokenizer.eval = lambda: tokenizer
+        tokenizer.to = lambda device: tokenizer
+        self.from_pretrained = lambda path: tokenizer
+
+
+@pytest.fixture
+def params(policy_dir, dataset_dir, tmp_path, rectangles, monkeypatch):
+    monkeypatch.setattr(run_module, "MaskTokenizer", Loader(rectangles))
+    source = {"name": "s", "format": "denseworld", "annotations": "a.json", "image_root": "i", "link_as": "s"}
+    base = {
+        "dataset_dir": dataset_dir,
+        "work_dir": tmp_path / "work",
+        "tokenizer": tmp_path / "tokenizer",
+        "policy": policy_dir,
+        "device": "cpu",
+        "annotation_root": tmp_path,
+        "sources": [source | {"kinds": ["describe"]}],
+    }
+    evaluate = {"annotations": "a", "instances": "b", "image_root": "c"}
+    train = BASE | {"num_steps": 4, "save_steps": 2, "learning_rate": 1e-4}
+    return Params.model_validate({"base": base, "train": train, "evaluate": evaluate})
+
+
+def train_into(params, root):
+    return run_train(
+        params, policy_dir=root / "policy", checkpoint_dir=root / "checkpoints", results_dir=root / "results"
+    )
+
+
+def test_a_resumed_run_is_the_uninterrupted_run(params, tmp_path, monkeypatch):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train_into(params, whole)
+    write = CurveWriter.on_log
+
+    def stop_after_three(self, args, state, control, **kwargs):
+        if state.global_step == 3:
+            raise KeyboardInterrupt
+        write(self, args, state, control, **kwargs)
+
+    monkeypatch.setattr(CurveWriter, "on_log", stop_after_three)
+    with pytest.raises(KeyboardInterrupt):
+        train_into(params, parts)
+    assert not (parts / "policy").exists()
+    monkeypatch.setattr(CurveWriter, "on_log", write)
+    train_into(params, parts)
+    for name in ("results/curves.csv", "results/metrics.json", "policy/model.safetensors"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
+    assert [path.name for path in (parts / "checkpoints").iterdir()] == ["run.json"]
+
+
+def test_an_unfinished_run_with_other_params_is_not_overwritten(params, tmp_path, monkeypatch):
+    root = tmp_path / "root"
+    monkeypatch.setattr(CurveWriter, "on_log", _interrupt_at(3))
+    with pytest.raises(KeyboardInterrupt):
+        train_into(params, root)
+    monkeypatch.undo()
+    kept = sorted(path.name for path in (root / "checkpoints").iterdir())
+    other = params.model_copy(update={"train": params.train.model_copy(update={"beta": 0.5})})
+    with pytest.raises(DataError, match="unfinished run with other parameters"):
+        train_into(other, root)
+    assert sorted(path.name for path in (root / "checkpoints").iterdir()) == kept
+    assert "checkpoint-2" in kept
+
+
+def test_the_trained_policy_is_a_model_of_its_own(params, tmp_path):
+    from cyclegrpo.policy import Policy
+
+    train_into(params, tmp_path)
+    assert (
+        Policy.load(tmp_path / "policy", "cpu").processor.tokenizer.chat_template is not None
+        or (tmp_path / "policy" / "chat_template.jinja").is_file()
+    )
+    metrics = json.loads((tmp_path / "results" / "metrics.json").read_text())
+    assert metrics["num_steps"] == 4
+
+
+def test_a_missing_policy_is_named(params, tmp_path):
+    missing = params.model_copy(update={"base": params.base.model_copy(update={"policy": tmp_path / "nowhere"})})
+    with pytest.raises(DataError, match="no policy here"):
+        train_into(missing, tmp_path)
+
+
+def test_prompts_that_do_not_divide_into_micro_batches_are_refused(params, tmp_path):
+    train = params.train.model_copy(update={"micro_batches": 3})
+    with pytest.raises(ParamsError, match="do not divide into 6 equal"):
+        trl_config(train, 0, tmp_path, use_cpu=True)
+
+
+def _interrupt_at(step):
+    def on_log(self, args, state, control, **kwargs):
+        if state.global_step == step:
+            raise KeyboardInterrupt
+
+    return on_log
