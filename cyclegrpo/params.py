@@ -165,7 +165,9 @@ class Reward(Section):
     overlap: Literal["iou", "tokens"] = Field(
         "iou", description="Pixel IoU of decoded masks, or the graded token match."
     )
-    resolution: Literal["logits", "image"] = Field("logits", description="Where the IoU is taken; overlap iou only.")
+    resolution: Literal["logits", "image"] = Field(
+        "logits", description="Size of the masks whose IoU is taken: the decoder's or the image's; tokens need none."
+    )
     no_repeat: bool = Field(True, description="Add the score for not repeating oneself.")
     clean: bool = Field(True, description="A caption that leaks a location earns nothing.")
     format: bool = Field(True, description="Add the score for a well-formed region in a grounding.")

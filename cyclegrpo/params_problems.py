@@ -125,8 +125,6 @@ def ineffective_settings(params: Params) -> Iterator[str]:
             f"train.optimise is {train.optimise}, but train.locate_with: reference takes the groundings "
             "from the reference, so that they cannot train the policy; set optimise: captions"
         )
-    if train.reward.overlap == "tokens" and train.reward.resolution != defaults.reward.resolution:
-        yield "train.reward.resolution has no effect where train.reward.overlap is tokens; set overlap: iou"
     if train.reward.overlap == "tokens" and base.region_space != "mask":
         yield f"train.reward.overlap is tokens, which a {base.region_space} region does not have; set overlap: iou"
     if train.num_captions < 2 and train.optimise != "groundings":

@@ -85,6 +85,11 @@ def test_the_shipped_file_is_complete_and_fine() -> None:
     assert find_problems(SHIPPED) == []
 
 
+@pytest.mark.parametrize("changes", [{"train.reward.overlap": "tokens"}, {"base.region_space": "box"}])
+def test_a_variant_that_the_documentation_names_is_one_key(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert find_problems(write_params(tmp_path, changes)) == []
+
+
 def test_the_defaults_are_the_papers() -> None:
     train = Train()
     assert (train.num_captions, train.num_groundings, train.temperature, train.top_p) == (6, 6, 1.0, 1.0)
@@ -151,7 +156,6 @@ def test_params_do_not_change() -> None:
         ({"base.sources[1].name": "v3det"}, "two sources have the name v3det; each needs its own."),
         ({"base.sources[1].instances": None}, "source coco_train2014: format grefcoco needs both `instances` and `split`."),
         ({"base.sources[0].kinds": ["no_target"]}, "source v3det: format denseworld takes no `instances` and no `split`, and gives [describe]."),
-        ({"train.reward.overlap": "tokens", "train.reward.resolution": "image"}, "train.reward.resolution has no effect where train.reward.overlap is tokens; set overlap: iou."),
         ({"train.reward.overlap": "tokens", "base.region_space": "box"}, "train.reward.overlap is tokens, which a box region does not have; set overlap: iou."),
         ({"train.optimise": "captions", "train.grounding_weight": 0.7}, "train.grounding_weight has no effect where train.optimise is captions; remove it, or set optimise: both."),
         ({"train.optimise": "groundings", "train.caption_weight": 0.7}, "train.caption_weight has no effect where train.optimise is groundings; remove it, or set optimise: both."),

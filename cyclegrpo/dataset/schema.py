@@ -1,24 +1,24 @@
 """The row: what every parquet file of the dataset holds, one prompt a row.
 
-A row of a multi-region image, as it is stored (tokens shortened to <T1>; a real one is
-`<|mt_start|><|mt_0010|><|mt_0276|><|mt_end|>`):
+A row that asks about two regions, as it is stored. `<T1>` stands for the tokens of a region in the image, such as
+`<|mt_start|><|mt_0010|><|mt_0276|><|mt_end|>`, `<Z1>` for those of the same region in its zoom-in crop.
 
-    images       ["images/v3det/n07745046/21_371.jpg", "images/crops/5f0c9c1d2e3a4b5c6d7e.jpg"]
+    images       ["images/v3det/n07745046/21_371.jpg",           the whole image
+                  "images/crops/5f0c9c1d2e3a4b5c6d7e.jpg"]       the crop of <T1>; <T2> is too large for one
     cap_problem  "<image>\\nCould you please give me a detailed description of the following regions? <T1> and <T2>.
-    Please
-                  respond with interleaved segmentation masks for the corresponding parts of the answer. Zoom in on
-                  <T1> with the perspective as <image>, <Z1>."
-    cap_answer   null
-    seg_problem  null
+                  Please respond with interleaved segmentation masks for the corresponding parts of the answer.
+                  Zoom in on <T1> with the perspective as <image>, <Z1>."                       (one line, as stored)
     seg_answer   "<answer><T1>, <T2></answer>"
-    masks        null
     source       "denseworld_multiple"
-    target_rle   ['{"counts":"321O103","size":[3,5]}', ...]     only in files whose regions have true masks
+    target_rle   ['{"counts":"321O103","size":[3,5]}', ...]      one true mask per region of seg_answer
+    cap_answer, seg_problem, masks                               null, always
 
-`images[0]` is the whole image, the others are zoom-in crops in the order of the zoom clauses; paths are relative to
-the dataset directory. There is one `<image>` in `cap_problem` per entry of `images`. `cap_answer`, `seg_problem` and
-`masks` are unused and null in every row, with an explicit type, so that files concatenate. `prompts.py` writes and
-reads the texts.
+- `cap_problem` holds one `<image>` per entry of `images`; the crops come in the order of the zoom clauses.
+- Paths are relative to the dataset directory.
+- `target_rle` is a column of those files only whose sources gave true masks; the others were spelled as tokens.
+- The three columns that nothing reads have an explicit type, so that files concatenate.
+
+`prompts.py` and `regions/spaces.py` write and read the texts.
 """
 
 from __future__ import annotations
