@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
@@ -33,6 +33,9 @@ class Section(BaseModel):
     """What all sections share: unknown keys are errors, values never change, numbers are finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+SectionT = TypeVar("SectionT", bound=Section)
 
 
 class Source(Section):
@@ -261,8 +264,20 @@ STAGES: tuple[str, ...] = tuple(name for name in Params.model_fields if name != 
 def load_params(path: str | Path = "params.yaml") -> Params:
     """The checked parameters of the file; ParamsError, in one line with the nearest valid name, if anything is wrong.
 
-    The file is YAML 1.2 (`1e-5` is a number, `on` is text) and must be a mapping of sections. Paths in it are relative
-    to the folder that the command runs in. Nothing is looked up on disk but the file itself.
+    The file is read as `read_sections` says. Paths in it are relative to the folder that the command runs in. Nothing
+    is looked up on disk but the file itself.
+    """
+    params = read_sections(path, Params)
+    problems = [f"{printable_path(path)}: {problem}." for problem in ineffective_settings(params)]
+    if problems:
+        raise ParamsError(problems)
+    return params
+
+
+def read_sections(path: str | Path, model: type[SectionT]) -> SectionT:
+    """A YAML file of sections as `model`, checked in every field; ParamsError with one line per problem.
+
+    The file is YAML 1.2 in UTF-8 (`1e-5` is a number, `on` is text) and must be a mapping of sections.
     """
     shown = printable_path(path)
     try:
@@ -274,22 +289,16 @@ def load_params(path: str | Path = "params.yaml") -> Params:
     except YAMLError as error:
         raise ParamsError(f"{shown}: {describe_yaml_problem(error)}; expected YAML 1.2.") from error
     if not isinstance(data, dict):
-        raise ParamsError(
-            f"{shown}: {'empty' if data is None else 'no mapping'}; expected sections base, {', '.join(STAGES)}."
-        )
+        found = "empty" if data is None else "no mapping"
+        raise ParamsError(f"{shown}: {found}; expected sections {', '.join(model.model_fields)}.")
     try:
         # Through JSON, because pydantic's strict mode takes lists for tuples and text for paths only there.
-        params = Params.model_validate_json(json.dumps(data, default=str), strict=True)
+        return model.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
         # A list that lacks its faulty entries is not "too short" on top of that.
         items = [dict(item) for item in error.errors(include_url=False)]
         items = [item for item in items if item["type"] != "too_short" or item["input"] == []] or items
-        problems = [describe_problem(item, shown, Params) for item in items]
-        raise ParamsError(problems) from error
-    problems = [f"{shown}: {problem}." for problem in ineffective_settings(params)]
-    if problems:
-        raise ParamsError(problems)
-    return params
+        raise ParamsError([describe_problem(item, shown, model) for item in items]) from error
 
 
 def find_problems(path: str | Path) -> list[str]:

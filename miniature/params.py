@@ -6,19 +6,14 @@ another is tested on.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from pydantic import AfterValidator, Field, model_validator
 
-from cyclegrpo.errors import ParamsError, printable_path
-from cyclegrpo.params import Ratio, Section
-from cyclegrpo.params_problems import describe_problem, describe_yaml_problem
+from cyclegrpo.params import Ratio, Section, read_sections
 from cyclegrpo.tokenizer.params import TokenizerTraining
 from miniature.scene import VOCABULARY
 
@@ -140,20 +135,4 @@ class MiniatureParams(Section):
 
 def load_miniature_params(path: str | Path = PARAMS_FILE) -> MiniatureParams:
     """The checked parameters of the file; ParamsError, one line with the nearest name, if anything is wrong."""
-    shown = printable_path(path)
-    try:
-        data = YAML(typ="safe", pure=True).load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ParamsError(f"{shown}: no such file. Run in the folder that holds it, or give --params FILE.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ParamsError(f"{shown}: cannot be read ({error}); expected a YAML file in UTF-8.") from error
-    except YAMLError as error:
-        raise ParamsError(f"{shown}: {describe_yaml_problem(error)}; expected YAML 1.2.") from error
-    if not isinstance(data, dict):
-        raise ParamsError(f"{shown}: no mapping; expected sections {', '.join(MiniatureParams.model_fields)}.")
-    try:
-        # Through JSON, because pydantic's strict mode takes text for paths only there.
-        return MiniatureParams.model_validate_json(json.dumps(data, default=str), strict=True)
-    except ValidationError as error:
-        items = error.errors(include_url=False)
-        raise ParamsError([describe_problem(dict(item), shown, MiniatureParams) for item in items]) from error
+    return read_sections(path, MiniatureParams)
