@@ -1,7 +1,7 @@
 """Training and measuring the small mask tokenizer on scenes drawn in memory.
 
-Regions are whole objects, halves and rims of objects, and unions of objects, in scenes and in zoom-in crops. Figures are
-IoUs of masks after encode and decode, on scenes that no training draws, by the tokenizer exactly as it is stored
+Regions are whole objects, halves and rims of objects, and unions of objects, in scenes and in zoom-in crops. Figures
+are IoUs of masks after encode and decode, on scenes that no training draws, by the tokenizer exactly as it is stored
 (float16).
 """
 
@@ -31,12 +31,12 @@ from miniature.scene import PARTS, Scene, draw_scene, part_mask, union_mask
 TOKENIZER_DIR = Path("data/miniature/tokenizer")
 RESULTS_DIR = Path("results/miniature/tokenizer")
 COMMAND = "python -m miniature.stages.tokenizer"
-KIND_RATIOS = {"whole": 0.3, "half": 0.4, "rim": 0.15, "union": 0.15}
+KIND_RATIOS = {"whole": 0.25, "half": 0.4, "rim": 0.15, "union": 0.2}
 """How often training draws each kind of region."""
 CROP_RATIO = 0.15
 """Share of training examples that are zoom-in crops."""
-MIN_CROPPED_PX = 20
-"""Regions with fewer pixels inside a crop are not drawn in it."""
+MIN_CROPPED_PX = 12
+"""Regions with fewer pixels inside a crop, before it is enlarged, are not drawn in it."""
 LARGE_UNION_RATIO = 0.25
 """Share of unions that join three objects instead of two."""
 NUM_DRAWN_HELDOUT = {"half": 2, "rim": 2, "union": 2}
@@ -95,7 +95,9 @@ class RegionExamples:
     def _draw(self, scene: Scene, rng: np.random.Generator) -> np.ndarray:
         return draw_region(scene, rng, str(rng.choice(list(KIND_RATIOS), p=list(KIND_RATIOS.values()))))
 
-    def _draw_crop(self, scene: Scene, rng: np.random.Generator, num_masks: int) -> tuple[np.ndarray, np.ndarray] | None:
+    def _draw_crop(
+        self, scene: Scene, rng: np.random.Generator, num_masks: int
+    ) -> tuple[np.ndarray, np.ndarray] | None:
         """A crop around one region with what lies in it of others; None where the region is too large for a crop."""
         centre = self._draw(scene, rng)
         window = window_of(centre, self.crop)
@@ -107,9 +109,9 @@ class RegionExamples:
         for _ in range(10 * num_masks):
             if len(masks) == num_masks:
                 break
-            _, cropped = cut_crop(image, self._draw(scene, rng), window, enlarge_to_px=self.crop.enlarge_to_px)
-            if cropped.sum() >= MIN_CROPPED_PX:
-                masks.append(cropped)
+            mask = self._draw(scene, rng)
+            if mask[window[1] : window[3], window[0] : window[2]].sum() >= MIN_CROPPED_PX:
+                masks.append(cut_crop(image, mask, window, enlarge_to_px=self.crop.enlarge_to_px)[1])
         return (np.asarray(pixels), np.stack(masks)) if len(masks) == num_masks else None
 
 
@@ -118,18 +120,27 @@ def window_of(mask: np.ndarray, crop: Crop) -> tuple[int, int, int, int] | None:
     return crop_window(mask, max_area_fraction=crop.max_area_fraction, min_side_px=crop.min_side_px)
 
 
-def draw_heldout(scene: Scene, rng: np.random.Generator, crop: Crop) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Kind, image and mask of every held-out region of a scene: its objects, drawn parts and unions, one crop."""
-    for scene_object in scene.objects:
-        yield "whole", scene.image, scene_object.mask
+def draw_heldout(scene: Scene, rng: np.random.Generator) -> tuple[list[str], np.ndarray]:
+    """Kinds and masks, bool (N, H, W), of a scene's held-out regions: its objects, then drawn parts and unions."""
+    kinds = ["whole"] * len(scene.objects)
+    masks = [scene_object.mask for scene_object in scene.objects]
     for kind, number in NUM_DRAWN_HELDOUT.items():
-        for _ in range(number):
-            yield kind, scene.image, draw_region(scene, rng, kind)
-    window = window_of(scene.objects[0].mask, crop)
-    if window is not None:
-        image = Image.fromarray(scene.image)
-        pixels, mask = cut_crop(image, scene.objects[0].mask, window, enlarge_to_px=crop.enlarge_to_px)
-        yield "crop", np.asarray(pixels), mask
+        kinds += [kind] * number
+        masks += [draw_region(scene, rng, kind) for _ in range(number)]
+    return kinds, np.stack(masks)
+
+
+def heldout_images(params: MiniatureParams, crop: Crop) -> Iterator[tuple[list[str], np.ndarray, np.ndarray]]:
+    """Kinds, image and masks of every held-out scene, each followed by the zoom-in crop of its first object."""
+    for seed in params.scenes.tokenizer_heldout.seeds:
+        scene = draw_scene(seed)
+        kinds, masks = draw_heldout(scene, np.random.default_rng([seed, 1]))
+        yield kinds, scene.image, masks
+        mask = scene.objects[0].mask
+        window = window_of(mask, crop)
+        if window is not None:
+            pixels, cropped = cut_crop(Image.fromarray(scene.image), mask, window, enlarge_to_px=crop.enlarge_to_px)
+            yield ["crop"], np.asarray(pixels), cropped[None]
 
 
 def measure(tokenizer: MaskTokenizer, params: MiniatureParams, crop: Crop) -> dict[str, Any]:
@@ -137,16 +148,17 @@ def measure(tokenizer: MaskTokenizer, params: MiniatureParams, crop: Crop) -> di
     both: dict[str, list[float]] = {}
     first: dict[str, list[float]] = {}
     all_codes = []
-    for seed in params.scenes.tokenizer_heldout.seeds:
-        for kind, image, mask in draw_heldout(draw_scene(seed), np.random.default_rng([seed, 1]), crop):
-            features = tokenizer.embed_images([image])[0]
-            codes = tokenizer.encode(features, mask[None])
-            first_only = codes.clone()
-            first_only[:, 1:] = -1
-            again = tokenizer.decode_masks(features, torch.cat((codes, first_only)), *mask.shape)
-            both.setdefault(kind, []).append(mask_iou(mask, again[0]))
-            first.setdefault(kind, []).append(mask_iou(mask, again[1]))
-            all_codes.append(codes)
+    for kinds, image, masks in heldout_images(params, crop):
+        features = tokenizer.embed_images([image])[0]
+        codes = tokenizer.encode(features, masks)
+        first_only = codes.clone()
+        first_only[:, 1:] = -1
+        height, width = masks.shape[1:]
+        again = tokenizer.decode_masks(features, torch.cat((codes, first_only)), height, width)
+        for index, kind in enumerate(kinds):
+            both.setdefault(kind, []).append(mask_iou(masks[index], again[index]))
+            first.setdefault(kind, []).append(mask_iou(masks[index], again[index + len(kinds)]))
+        all_codes.append(codes)
     parts = [*both["half"], *both["rim"]]
     return {
         "iou": {**{kind: _mean(values) for kind, values in both.items()}, "parts": _mean(parts)},

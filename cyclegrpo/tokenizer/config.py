@@ -59,8 +59,10 @@ def hiera_config(
     stage_heads: Sequence[int],
     stage_windows: Sequence[int],
     global_blocks: Sequence[int],
+    top_down_levels: Sequence[int] = (2, 3),
     position_grid: int = 7,
     decoder_heads: int = 8,
+    attention_downsample_rate: int = 2,
     decoder_mlp_dim: int = 2048,
     iou_head_dim: int = 256,
     codebook_size: int = 256,
@@ -71,10 +73,12 @@ def hiera_config(
     Args:
         image_size: side in pixels; a multiple of 32, and `stage_windows[0]` divides `image_size // 4`.
         embed_dim: channels D of the image map and of the codes.
-        stage_dims, stage_blocks, stage_heads, stage_windows: channels, blocks, heads and window side of the four stages.
+        stage_dims, stage_blocks, stage_heads, stage_windows: channels, blocks, heads, window side of the four stages.
         global_blocks: indices of blocks that attend to the whole map; never the first block of a stage.
+        top_down_levels: levels of the feature pyramid, 0 the finest, that the coarser ones are added to.
         position_grid: side of the background position embedding.
-        decoder_heads, decoder_mlp_dim: heads and MLP width of both two-way transformers.
+        decoder_heads, attention_downsample_rate, decoder_mlp_dim: heads, `embed_dim` over the channels of
+            cross-attention, and MLP width of both two-way transformers.
         iou_head_dim: width of the head that predicts the IoU of each decoded mask.
 
     Raises ValueError for sizes that transformers' Hiera accepts and then fails on.
@@ -99,11 +103,13 @@ def hiera_config(
         "backbone_channel_list": list(reversed(stage_dims)),
         "backbone_feature_sizes": map_sizes,
         "fpn_hidden_size": embed_dim,
+        "fpn_top_down_levels": list(top_down_levels),
     }
     decoder: dict[str, Any] = {
         "hidden_size": embed_dim,
         "mlp_dim": decoder_mlp_dim,
         "num_attention_heads": decoder_heads,
+        "attention_downsample_rate": attention_downsample_rate,
         "iou_head_hidden_dim": iou_head_dim,
         "dynamic_multimask_via_stability": False,
     }

@@ -27,7 +27,7 @@ from cyclegrpo.tokenizer.quantizer import embed_codes, quantize
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-# Masks in one pass of the encoder or decoder: bounds memory (the large model needs 1.4 GB for 32); larger is not faster.
+# Masks in one pass of encoder or decoder: bounds memory (the large model needs 1.4 GB for 32); larger is not faster.
 MASKS_PER_PASS = 16
 
 
@@ -101,7 +101,7 @@ class MaskTokenizer(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> "MaskTokenizer":
-        """The tokenizer saved in a folder, as float32 unless `dtype` says otherwise (transformers keeps the stored one)."""
+        """The tokenizer saved in a folder, as float32 unless `dtype` says otherwise, whatever it is stored in."""
         kwargs.setdefault("dtype", torch.float32)
         return super().from_pretrained(*args, **kwargs)
 
@@ -174,7 +174,7 @@ class MaskTokenizer(PreTrainedModel):
         height: int,
         width: int,
     ) -> np.ndarray:
-        """Masks of the codes at the given size, bool (N, height, width): bilinear logits above the config's threshold."""
+        """Masks of the codes, bool (N, height, width): logits resized bilinearly, above the config's threshold."""
         masks = [np.zeros((0, height, width), bool)]
         for chunk_NSS in self.decode(features, codes).split(MASKS_PER_PASS):
             if len(chunk_NSS):

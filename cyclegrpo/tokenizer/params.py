@@ -6,21 +6,29 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+FourSizes = tuple[int, int, int, int]
+
 
 class TokenizerSizes(BaseModel):
     """Sizes of the tokenizer that is trained; see `hiera_config` for their meaning and limits."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    image_size: int = Field(192, ge=32, multiple_of=32, description="Side of the resized image, in pixels.")
+    image_size: int = Field(160, ge=32, multiple_of=32, description="Side of the resized image, in pixels.")
     embed_dim: int = Field(64, ge=8, multiple_of=8, description="Channels of the image map and of the codes.")
-    stage_dims: tuple[int, int, int, int] = Field((16, 32, 64, 128), description="Channels of the four Hiera stages.")
-    stage_blocks: tuple[int, int, int, int] = Field((1, 1, 2, 1), description="Blocks of each stage.")
-    stage_heads: tuple[int, int, int, int] = Field((1, 2, 4, 8), description="Attention heads of each stage.")
-    stage_windows: tuple[int, int, int, int] = Field((8, 4, 6, 3), description="Window side of each stage.")
+    stage_dims: FourSizes = Field((16, 32, 64, 128), description="Channels of the four Hiera stages.")
+    stage_blocks: FourSizes = Field((1, 1, 2, 1), description="Blocks of each stage.")
+    stage_heads: FourSizes = Field((1, 2, 4, 8), description="Attention heads of each stage.")
+    stage_windows: FourSizes = Field((8, 4, 10, 5), description="Window side of each stage.")
     global_blocks: tuple[int, ...] = Field((3,), description="Blocks that attend to the whole map.")
+    top_down_levels: tuple[int, ...] = Field(
+        (0, 1, 2, 3), description="Levels of the feature pyramid that hear from the coarser ones (the release: 2, 3)."
+    )
     position_grid: int = Field(6, ge=1, description="Side of the background position embedding.")
     decoder_heads: int = Field(4, ge=1, description="Heads of both two-way transformers.")
+    attention_downsample_rate: int = Field(
+        2, ge=1, description="Cross-attention of both transformers has embed_dim over this many channels."
+    )
     decoder_mlp_dim: int = Field(128, ge=1, description="MLP width of both two-way transformers.")
     iou_head_dim: int = Field(64, ge=1, description="Width of the IoU head.")
     codebook_size: int = Field(256, ge=2, description="Rows of each codebook.")
@@ -34,10 +42,10 @@ class TokenizerTraining(BaseModel):
 
     sizes: TokenizerSizes = TokenizerSizes()
     seed: int = Field(0, ge=0, description="Seed of the first weights and of every draw.")
-    num_steps: int = Field(500, ge=1, description="Optimizer steps.")
-    images_per_step: int = Field(10, ge=1, description="Images in one step.")
-    masks_per_image: int = Field(3, ge=1, description="Masks of each image in one step.")
-    learning_rate: float = Field(1.5e-3, gt=0, description="Peak learning rate of AdamW.")
+    num_steps: int = Field(1000, ge=1, description="Optimizer steps.")
+    images_per_step: int = Field(3, ge=1, description="Images in one step.")
+    masks_per_image: int = Field(14, ge=1, description="Masks of each image in one step.")
+    learning_rate: float = Field(2e-3, gt=0, description="Peak learning rate of AdamW.")
     weight_decay: float = Field(0.01, ge=0, description="Weight decay of AdamW.")
     warmup_ratio: float = Field(0.04, ge=0, lt=1, description="Share of steps with a rising learning rate.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
@@ -48,26 +56,30 @@ class TokenizerTraining(BaseModel):
     attention_gain: float = Field(
         3.0, gt=0, description="Factor of the first query and key weights of both two-way transformers."
     )
+    position_std: float = Field(0.2, ge=0, description="Standard deviation of the image's first position embedding.")
+    shape_weight: float = Field(1.0, ge=0, description="First weight of the losses of the head that is not kept.")
+    shape_end_ratio: float = Field(0.45, ge=0, le=1, description="Here that weight has fallen to 0, in a line.")
+    shape_side: int = Field(24, ge=1, description="Side of the masks that this head draws.")
+    shape_hidden_dim: int = Field(256, ge=1, description="Width of this head.")
+    decode_start_ratio: float = Field(0.12, ge=0, lt=1, description="Until here the mask decoder does not learn.")
     balance_end_ratio: float = Field(
-        0.4, ge=0, le=1, description="Until here the pixels of a mask weigh more than the others, less and less."
+        0.25, ge=0, le=1, description="Until here pixels inside a mask weigh more than others, less and less."
     )
-    quantize_start_ratio: float = Field(0.15, ge=0, le=1, description="Until here embeddings are not quantised.")
-    fade_start_ratio: float = Field(0.3, ge=0, le=1, description="Until here the image features are zero.")
-    fade_end_ratio: float = Field(0.5, ge=0, le=1, description="From here the image features are whole.")
-    no_image_ratio: float = Field(
-        0.3, ge=0, lt=1, description="Share of the steps after the fade that see no image, so that codes keep the shape."
-    )
-    fine_loss_ratio: float = Field(0.5, ge=0, le=1, description="From here the loss is on enlarged logits.")
+    fade_start_ratio: float = Field(0.2, ge=0, le=1, description="Until here the image features are zero.")
+    fade_end_ratio: float = Field(0.24, ge=0, le=1, description="From here the image features are whole.")
+    fine_loss_ratio: float = Field(0.4, ge=0, le=1, description="From here the loss is on enlarged logits.")
     fine_loss_scale: int = Field(2, ge=1, description="So many times the logits are enlarged for the loss.")
+    quantize_start_ratio: float = Field(0.45, ge=0, le=1, description="Until here embeddings are not quantised.")
+    quantize_end_ratio: float = Field(0.6, ge=0, le=1, description="From here they are fully quantised.")
     codebook_decay: float = Field(0.97, ge=0, lt=1, description="Weight of the past in the codebooks' averages.")
     restart_ratio: float = Field(
         0.03, ge=0, lt=1, description="A code restarts below this share of an even count; 0 turns restarts off."
     )
 
     @model_validator(mode="after")
-    def _fade_is_ordered(self) -> Self:
-        if self.fade_end_ratio < self.fade_start_ratio:
-            raise ValueError(
-                f"fade_end_ratio is {self.fade_end_ratio}; expected at least fade_start_ratio = {self.fade_start_ratio}"
-            )
+    def _phases_are_in_order(self) -> Self:
+        for phase in ("fade", "quantize"):
+            start, end = (getattr(self, f"{phase}_{name}_ratio") for name in ("start", "end"))
+            if end < start:
+                raise ValueError(f"{phase}_end_ratio is {end}; expected at least {phase}_start_ratio = {start}")
         return self

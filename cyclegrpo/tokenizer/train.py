@@ -1,11 +1,16 @@
 """Training a mask tokenizer from nothing: a plain torch loop, float32, on masks of images that a caller draws.
 
-Leaves the public training where a tokenizer of this size does not learn otherwise; each point is a parameter:
-layers start as torch starts them (Sam2's std of 0.02 gives dead logits), the image is faded in (or the decoder learns
-"all objects" from it and ignores the codes), the codebooks start from the first batch and idle codes restart, and the
-loss is first on the small logits, then on enlarged ones.
+Leaves the public training where a tokenizer of this size does not learn otherwise; each point is a parameter. In order:
 
-Shapes: B images, N masks of each, K codes, D channels, S the side of the logits.
+1. layers start as torch starts them (Sam2's std of 0.02 gives dead logits), with sharper attention and with positions;
+2. a small head draws masks from the mask embeddings alone. The mask decoder learns too slowly to teach them shapes;
+3. the mask decoder learns to read the embeddings, without the image (or it learns "all objects" from the image and
+   ignores the embedding); pixels inside masks weigh more at first;
+4. the image is faded in;
+5. the small head goes, and quantisation is faded in: what the image tells need not be spelled in codes any more. The
+   codebooks start from clusters of embeddings, and idle codes restart.
+
+Shapes: B images, N masks of each, K codes, D channels, S the side of the logits, T the side of the masks in the loss.
 """
 
 import logging
@@ -46,6 +51,19 @@ def config_of(sizes: TokenizerSizes) -> MaskTokenizerConfig:
     return hiera_config(**sizes.model_dump())
 
 
+class ShapeHead(nn.Module):
+    """Draws masks (B, N, side, side) from mask embeddings (B, N, D) alone. It teaches them shapes and is not kept."""
+
+    def __init__(self, embed_dim: int, hidden_dim: int, side: int) -> None:
+        super().__init__()
+        self.side = side
+        self.layers = nn.Sequential(nn.Linear(embed_dim, hidden_dim), nn.GELU(), nn.Linear(hidden_dim, side * side))
+
+    def forward(self, embeddings_BND: Tensor) -> Tensor:
+        """Logits of the masks."""
+        return self.layers(embeddings_BND).unflatten(-1, (self.side, self.side))
+
+
 def train_mask_tokenizer(
     draw_example: DrawExample, params: TokenizerTraining, *, log_every: int = 25
 ) -> tuple[MaskTokenizer, list[dict[str, float]]]:
@@ -53,90 +71,102 @@ def train_mask_tokenizer(
 
     Args:
         draw_example: called for every image of every step with the run's own generator.
-        params: sizes, steps, losses and the four tricks.
+        params: sizes, steps, losses and the order of the phases.
         log_every: steps between rows of the curve; the last step is always one.
     """
     torch.manual_seed(params.seed)
-    rng = np.random.default_rng(params.seed)
-    tokenizer = MaskTokenizer(config_of(params.sizes)).train()
-    start_weights(tokenizer, torch_init=params.torch_init, attention_gain=params.attention_gain)
-    averages = CodebookAverages(
-        list(tokenizer.codebooks),
-        decay=params.codebook_decay,
-        restart_ratio=params.restart_ratio,
-        seed=params.seed,
-    )
-    weights = [weight for weight in tokenizer.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=params.learning_rate, weight_decay=params.weight_decay)
+    run = _Run(draw_example, params)
+    optimizer = torch.optim.AdamW(run.weights, lr=params.learning_rate, weight_decay=params.weight_decay)
     curve: list[dict[str, float]] = []
     started = time.monotonic()
     for step in range(params.num_steps):
         learning_rate = params.learning_rate * schedule(step, params.num_steps, params.warmup_ratio)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
-        losses = training_losses(tokenizer, averages, draw_example, rng, params, step)
+        losses = run.losses(step / params.num_steps)
         optimizer.zero_grad(set_to_none=True)
         losses["loss"].backward()
-        nn.utils.clip_grad_norm_(weights, params.max_grad_norm)
+        nn.utils.clip_grad_norm_(run.weights, params.max_grad_norm)
         optimizer.step()
         if step % log_every == 0 or step == params.num_steps - 1:
             row = {name: float(value.detach()) for name, value in losses.items()}
             curve.append({"step": step, "learning_rate": learning_rate, **row})
             seconds = time.monotonic() - started
-            logger.info("step %d of %d, loss %.3f, iou %.3f, %.0f s", step, params.num_steps, row["loss"], row["iou"], seconds)
-    return tokenizer.eval(), curve
+            logger.info(
+                "step %d of %d: loss %.3f, iou %.3f, %.0f s", step, params.num_steps, row["loss"], row["iou"], seconds
+            )
+    return run.tokenizer.eval(), curve
 
 
-def training_losses(
-    tokenizer: MaskTokenizer,
-    averages: CodebookAverages,
-    draw_example: DrawExample,
-    rng: np.random.Generator,
-    params: TokenizerTraining,
-    step: int,
-) -> dict[str, Tensor]:
-    """Loss of one step and its parts; moves the codebooks."""
-    progress = step / params.num_steps
-    images, masks_BNHH, boxes_BN4 = draw_batch(tokenizer, draw_example, rng, params)
-    share = image_share(progress, params)
-    if share == 1 and rng.random() < params.no_image_ratio:
-        share = 0.0
-    features = tokenizer.image_features(images).scaled(share) if share else no_image(tokenizer, len(images))
-    embeddings_ND = tokenizer.embed_masks(features, masks_BNHH.flatten(0, 1), boxes_BN4.flatten(0, 1))
-    quantized_ND, commitment, restarted = embeddings_ND, embeddings_ND.new_zeros(()), 0
-    if progress < params.quantize_start_ratio:
-        averages.remember(embeddings_ND)
-    else:
-        quantized_ND, commitment, restarted = averages.quantize(embeddings_ND)
-    logits_BNSS = tokenizer.decode_embeddings(features, quantized_ND.unflatten(0, masks_BNHH.shape[:2]))
-    if progress >= params.fine_loss_ratio:
-        logits_BNSS = F.interpolate(logits_BNSS, scale_factor=params.fine_loss_scale, mode="bilinear")
-    balance = max(0.0, 1 - progress / params.balance_end_ratio) if params.balance_end_ratio else 0.0
-    bce, dice, iou = mask_losses(logits_BNSS - tokenizer.config.mask_threshold, masks_BNHH, balance)
-    loss = params.bce_weight * bce + params.dice_weight * dice + params.commitment_weight * commitment
-    return {
-        "loss": loss,
-        "bce": bce,
-        "dice": dice,
-        "commitment": commitment,
-        "iou": iou,
-        "restarted": torch.tensor(float(restarted)),
-    }
+class _Run:
+    """What one training holds: the tokenizer, the head that is not kept, the moving codebooks, the generator."""
 
+    def __init__(self, draw_example: DrawExample, params: TokenizerTraining) -> None:
+        self.params = params
+        self.draw_example = draw_example
+        self.rng = np.random.default_rng(params.seed)
+        self.tokenizer = MaskTokenizer(config_of(params.sizes)).train()
+        start_weights(self.tokenizer, params)
+        self.shape_head = ShapeHead(params.sizes.embed_dim, params.shape_hidden_dim, params.shape_side)
+        self.averages = CodebookAverages(
+            list(self.tokenizer.codebooks),
+            decay=params.codebook_decay,
+            restart_ratio=params.restart_ratio,
+            seed=params.seed,
+        )
+        modules = (self.tokenizer, self.shape_head)
+        self.weights = [weight for module in modules for weight in module.parameters() if weight.requires_grad]
 
-def draw_batch(
-    tokenizer: MaskTokenizer, draw_example: DrawExample, rng: np.random.Generator, params: TokenizerTraining
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Pixels (B, 3, image_size, image_size), masks (B, N, T, T) as 0..1 at the side T of the fine loss, boxes (B, N, 4)."""
-    side = tokenizer.config.image_size // 4 * params.fine_loss_scale
-    pixels, masks, boxes = [], [], []
-    for _ in range(params.images_per_step):
-        image, masks_NHW = draw_example(rng, params.masks_per_image)
-        pixels.append(tokenizer.image_to_pixels(image))
-        masks_tensor = torch.from_numpy(masks_NHW)
-        boxes.append(normalised_boxes(masks_tensor))
-        masks.append(resize_masks(masks_tensor.float(), side))
-    return torch.stack(pixels), torch.stack(masks), torch.stack(boxes)
+    def losses(self, progress: float) -> dict[str, Tensor]:
+        """Loss and figures of one step at a share of the steps; moves the codebooks once they are in use.
+
+        `iou` is the decoder's and 0 before it starts; `shape_iou` is the small head's.
+        """
+        params, tokenizer = self.params, self.tokenizer
+        images, masks_BNTT, boxes_BN4 = self.draw_batch()
+        share = ramp(progress, params.fade_start_ratio, params.fade_end_ratio)
+        features = tokenizer.image_features(images).scaled(share) if share else no_image(tokenizer, len(images))
+        embeddings_KD = tokenizer.embed_masks(features, masks_BNTT.flatten(0, 1), boxes_BN4.flatten(0, 1))
+        embeddings_KD, commitment, restarted = self.quantize(embeddings_KD, progress)
+        embeddings_BND = embeddings_KD.unflatten(0, masks_BNTT.shape[:2])
+        balance = 1 - ramp(progress, 0.0, params.balance_end_ratio)
+        shape_loss, shape_iou = self.weigh(self.shape_head(embeddings_BND), masks_BNTT, balance)
+        shape_weight = params.shape_weight * (1 - ramp(progress, 0.0, params.shape_end_ratio))
+        loss = shape_weight * shape_loss + params.commitment_weight * commitment
+        iou = torch.zeros(())
+        if progress >= params.decode_start_ratio:
+            logits_BNSS = tokenizer.decode_embeddings(features, embeddings_BND) - tokenizer.config.mask_threshold
+            if progress >= params.fine_loss_ratio:
+                logits_BNSS = F.interpolate(logits_BNSS, masks_BNTT.shape[-2:], mode="bilinear", align_corners=False)
+            mask_loss, iou = self.weigh(logits_BNSS, masks_BNTT, balance)
+            loss = loss + mask_loss
+        figures = {"commitment": commitment, "shape_iou": shape_iou, "iou": iou}
+        return {"loss": loss, **figures, "restarted": torch.tensor(float(restarted))}
+
+    def quantize(self, embeddings_KD: Tensor, progress: float) -> tuple[Tensor, Tensor, int]:
+        """Embeddings moved towards their codes' rows, the commitment loss, and how many rows restarted."""
+        if progress < self.params.quantize_start_ratio:
+            self.averages.remember(embeddings_KD)
+            return embeddings_KD, torch.zeros(()), 0
+        quantized_KD, commitment, restarted = self.averages.quantize(embeddings_KD)
+        share = ramp(progress, self.params.quantize_start_ratio, self.params.quantize_end_ratio)
+        return embeddings_KD.lerp(quantized_KD, share), commitment, restarted
+
+    def weigh(self, logits_BNSS: Tensor, masks_BNTT: Tensor, balance: float) -> tuple[Tensor, Tensor]:
+        """The weighted sum of cross-entropy and dice, and the IoU."""
+        bce, dice, iou = mask_losses(logits_BNSS, masks_BNTT, balance)
+        return self.params.bce_weight * bce + self.params.dice_weight * dice, iou
+
+    def draw_batch(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Pixels (B, 3, image_size, image_size), masks (B, N, T, T) in 0..1, boxes (B, N, 4) of the masks as drawn."""
+        side = self.tokenizer.config.image_size // 4 * self.params.fine_loss_scale
+        pixels, masks, boxes = [], [], []
+        for _ in range(self.params.images_per_step):
+            image, masks_NHW = self.draw_example(self.rng, self.params.masks_per_image)
+            pixels.append(self.tokenizer.image_to_pixels(image))
+            boxes.append(normalised_boxes(torch.from_numpy(masks_NHW)))
+            masks.append(resize_masks(torch.from_numpy(masks_NHW).float(), side))
+        return torch.stack(pixels), torch.stack(masks), torch.stack(boxes)
 
 
 def resize_masks(masks_NHW: Tensor, side: int) -> Tensor:
@@ -147,13 +177,12 @@ def resize_masks(masks_NHW: Tensor, side: int) -> Tensor:
     return F.interpolate(masks_NHW.unsqueeze(0), size, mode="bilinear", align_corners=False, antialias=True)[0]
 
 
-def mask_losses(logits_BNSS: Tensor, masks_BNHH: Tensor, balance: float) -> tuple[Tensor, Tensor, Tensor]:
+def mask_losses(logits_BNSS: Tensor, masks_BNTT: Tensor, balance: float) -> tuple[Tensor, Tensor, Tensor]:
     """Cross-entropy, dice loss and IoU (of logits above 0), each the mean over masks, against masks in 0..1.
 
     With balance 1 the pixels inside a mask weigh as much as those outside, with 0 every pixel weighs the same.
     """
-    side = logits_BNSS.shape[-1]
-    targets = resize_masks(masks_BNHH.flatten(0, 1), side)
+    targets = resize_masks(masks_BNTT.flatten(0, 1), logits_BNSS.shape[-1])
     logits = logits_BNSS.flatten(0, 1)
     area = targets.mean((1, 2), keepdim=True).clamp(1e-3, 0.999)
     weights = 1 + (((1 - area) / area) ** balance - 1) * targets
@@ -169,20 +198,15 @@ def mask_losses(logits_BNSS: Tensor, masks_BNHH: Tensor, balance: float) -> tupl
     return bce, dice.mean(), iou.mean()
 
 
-def image_share(progress: float, params: TokenizerTraining) -> float:
-    """Factor of the image features at a share of the steps: 0, then rising in a line, then 1."""
-    start, end = params.fade_start_ratio, params.fade_end_ratio
+def ramp(progress: float, start: float, end: float) -> float:
+    """0 before the start, 1 from the end on, and a line between them.
+
+    >>> [ramp(progress, 0.25, 0.75) for progress in (0.1, 0.25, 0.5, 0.75)], ramp(0.0, 0.0, 0.0)
+    ([0.0, 0.0, 0.5, 1.0], 1.0)
+    """
     if progress < start:
         return 0.0
     return 1.0 if progress >= end else (progress - start) / (end - start)
-
-
-def no_image(tokenizer: MaskTokenizer, num_images: int) -> ImageFeatures:
-    """Features of zeros, which is what images times 0 are, without a pass of the image encoder."""
-    side, dim = tokenizer.config.image_size // 4, tokenizer.config.embed_dim
-    shapes = ((dim // 8, side), (dim // 4, side // 2), (dim, side // 4))
-    high, middle, low = (torch.zeros(num_images, channels, edge, edge) for channels, edge in shapes)
-    return ImageFeatures((high, middle, low))
 
 
 def schedule(step: int, num_steps: int, warmup_ratio: float) -> float:
@@ -197,18 +221,27 @@ def schedule(step: int, num_steps: int, warmup_ratio: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / max(1, num_steps - warmup_steps)))
 
 
-def start_weights(tokenizer: MaskTokenizer, *, torch_init: bool, attention_gain: float) -> None:
+def no_image(tokenizer: MaskTokenizer, num_images: int) -> ImageFeatures:
+    """Features of zeros, which is what features times 0 are, without a pass of the image encoder."""
+    side, dim = tokenizer.config.image_size // 4, tokenizer.config.embed_dim
+    shapes = ((dim // 8, side), (dim // 4, side // 2), (dim, side // 4))
+    high, middle, low = (torch.zeros(num_images, channels, edge, edge) for channels, edge in shapes)
+    return ImageFeatures((high, middle, low))
+
+
+def start_weights(tokenizer: MaskTokenizer, params: TokenizerTraining) -> None:
     """Give the tokenizer the weights that training starts from, and both uses of the position code the same one."""
     sam2 = tokenizer.sam2
     sam2.shared_image_embedding.positional_embedding.copy_(sam2.prompt_encoder.shared_embedding.positional_embedding)
-    if torch_init:
+    if params.torch_init:
         for module in tokenizer.modules():
             if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
                 module.reset_parameters()
+    nn.init.normal_(sam2.vision_encoder.backbone.pos_embed, std=params.position_std)
     for transformer in (tokenizer.mask_encoder.transformer, sam2.mask_decoder.transformer):
         for name, weight in transformer.named_parameters():
             if name.endswith(("q_proj.weight", "k_proj.weight")):
-                weight.data *= attention_gain
+                weight.data *= params.attention_gain
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import torch
 from pydantic import ValidationError
 
 from cyclegrpo.tokenizer.params import TokenizerSizes, TokenizerTraining
-from cyclegrpo.tokenizer.train import image_share, mask_losses, resize_masks, train_mask_tokenizer
+from cyclegrpo.tokenizer.train import mask_losses, ramp, resize_masks, train_mask_tokenizer
 
 TINY = TokenizerSizes(
     image_size=64,
@@ -45,6 +45,16 @@ def test_training_is_repeatable_and_moves_weights_and_codebooks():
     assert not torch.equal(first.codebooks[0], other.codebooks[0])
 
 
+def test_phases_that_start_at_once_train_too():
+    """Quantised, decoded and with the image from the first step on; codebooks then start from the first batch."""
+    at_once = dict.fromkeys(("decode_start_ratio", "fade_start_ratio", "fade_end_ratio", "quantize_start_ratio"), 0.0)
+    params = FEW_STEPS.model_copy(
+        update={**at_once, "quantize_end_ratio": 0.0, "balance_end_ratio": 0.0, "shape_end_ratio": 0.0}
+    )
+    _, curve = train_mask_tokenizer(draw_square, params, log_every=1)
+    assert all(row["commitment"] >= 0 and np.isfinite(row["loss"]) for row in curve)
+
+
 def test_both_position_codes_are_the_same_after_training():
     tokenizer, _ = train_mask_tokenizer(draw_square, FEW_STEPS.model_copy(update={"num_steps": 1}))
     assert torch.equal(
@@ -56,13 +66,12 @@ def test_both_position_codes_are_the_same_after_training():
 @pytest.mark.parametrize(
     ("progress", "expected"), [(0.0, 0.0), (0.19, 0.0), (0.2, 0.0), (0.3, 0.5), (0.4, 1.0), (0.9, 1.0)]
 )
-def test_the_image_fades_in(progress, expected):
-    params = TokenizerTraining(fade_start_ratio=0.2, fade_end_ratio=0.4)
-    assert image_share(progress, params) == pytest.approx(expected)
+def test_a_phase_is_faded_in(progress, expected):
+    assert ramp(progress, 0.2, 0.4) == pytest.approx(expected)
 
 
-def test_without_a_fade_the_image_is_whole_from_the_start():
-    assert image_share(0.0, TokenizerTraining(fade_start_ratio=0.0, fade_end_ratio=0.0)) == 1.0
+def test_a_phase_without_a_fade_is_whole_from_the_start():
+    assert ramp(0.0, 0.0, 0.0) == 1.0
 
 
 def test_mask_losses_of_a_known_case():
@@ -100,6 +109,7 @@ def test_masks_are_resized_only_where_their_size_differs():
     assert torch.allclose(resize_masks(torch.ones(2, 8, 6), 4), torch.ones(2, 4, 4))
 
 
-def test_a_fade_that_ends_before_it_starts_is_refused():
-    with pytest.raises(ValidationError, match="fade_end_ratio is 0.1; expected at least fade_start_ratio = 0.3"):
-        TokenizerTraining(fade_end_ratio=0.1)
+@pytest.mark.parametrize("phase", ["fade", "quantize"])
+def test_a_phase_that_ends_before_it_starts_is_refused(phase):
+    with pytest.raises(ValidationError, match=rf"{phase}_end_ratio is 0\.1; expected at least {phase}_start_ratio"):
+        TokenizerTraining(**{f"{phase}_end_ratio": 0.1})
