@@ -223,6 +223,18 @@ def load_image(
     return rgb.transpose(turn) if turn is not None else rgb
 
 
+def load_image_below(
+    root: StrPath, relative: str, *, declared_size: tuple[int, int] | None = None, max_pixels: int = MAX_PIXELS
+) -> Image.Image:
+    """The image that a data file names, `root / relative`, as `load_image` gives it.
+
+    The path must stay below the root (`resolve_below`); the file itself may be a link that leads out, as the link stage
+    places them.
+    """
+    path = resolve_below(root, relative, allow_links=True)
+    return load_image(path, declared_size=declared_size, max_pixels=max_pixels)
+
+
 def _open_binary(path: StrPath) -> IO[bytes]:
     try:
         return open(path, "rb")

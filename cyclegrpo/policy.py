@@ -16,9 +16,9 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from cyclegrpo.errors import DataError
+from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
+from cyclegrpo.regions.spaces import IMAGE
 
-IMAGE = "<image>"
 END_OF_TURN = ("<|im_end|>", "<|endoftext|>")
 
 
@@ -42,18 +42,12 @@ def prompt_to_messages(prompt: str, images: Sequence[Any]) -> list[dict[str, Any
     return [{"role": "user", "content": content}]
 
 
-def resolve_device(device: str) -> str:
-    """`auto` becomes `cuda` where there is one, else `cpu`; every other name is kept."""
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def save_policy(model: Any, processor: Any, path: Path) -> None:
     """The model and its processor as a Hugging Face directory, which appears all at once and replaces an older one."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    model.save_pretrained(unfinished)
+    with bars_on_terminals_only():
+        model.save_pretrained(unfinished)
     processor.save_pretrained(unfinished)
     if path.is_dir():
         shutil.rmtree(path)
@@ -78,11 +72,11 @@ class Policy:
         Raises DataError when the directory is missing or holds no model.
         """
         path = Path(path)
-        if not (path / "config.json").is_file():
-            raise DataError("no model here (config.json is missing); expected a Hugging Face directory", file=path)
+        require_model(path, "a policy", "Train one, or name another.")
         device = resolve_device(device)
         dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
-        model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype).to(device)
+        with bars_on_terminals_only():
+            model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype).to(device)
         return cls(model, AutoProcessor.from_pretrained(path))
 
     def encode(self, prompts: Sequence[str], images: Sequence[Sequence[Image.Image]]) -> Any:

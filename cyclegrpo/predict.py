@@ -5,16 +5,14 @@ The prompts, the crop and the tokens are those of training, so that a policy is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
-from cyclegrpo.dataset.tokenizers import load_tokenizer
+from cyclegrpo.dataset.tokenizers import load_tokenizer, masks_to_tokens
 from cyclegrpo.errors import ParamsError
 from cyclegrpo.evaluation.blocks import Cut, cut_region
 from cyclegrpo.evaluation.run import crop_as_trained
@@ -22,16 +20,10 @@ from cyclegrpo.files import atomic_path, load_image
 from cyclegrpo.params import Params
 from cyclegrpo.policy import Policy
 from cyclegrpo.regions.boxes import parse_boxes
-from cyclegrpo.regions.geometry import Box, box_1000_to_image, box_image_to_1000, mask_to_box, masks_union
+from cyclegrpo.regions.geometry import box_1000_to_image, box_to_mask, mask_to_prompt_box, masks_union
 from cyclegrpo.regions.spaces import space
-from cyclegrpo.regions.tokens import codes_to_token, parse_tokens
+from cyclegrpo.regions.tokens import codes_to_array, parse_tokens
 from cyclegrpo.rewards.caption import strip_markers
-
-if TYPE_CHECKING:
-    from cyclegrpo.tokenizer import MaskTokenizer
-
-MISSING = -1
-"""A second code that an answer lacks, as `MaskTokenizer.decode` takes it."""
 
 _COLOR = np.array([230, 60, 60], dtype=np.float32)
 _OPACITY = 0.5
@@ -108,12 +100,13 @@ def locate_text(
         parsed = parse_tokens(answer, codebook_size=tokenizer.config.codebook_size, repair=True)
         regions, flags = parsed.tokens, parsed.flags
         if parsed.codes:
-            codes = [(code0, MISSING if code1 is None else code1) for code0, code1 in parsed.codes]
-            masks = tokenizer.decode_masks(tokenizer.embed_images([image]), codes, image.height, image.width)
+            codes = codes_to_array(parsed.codes)
+            masks = tokenizer.decode_masks(tokenizer.embed_images([image])[0], codes, image.height, image.width)
     else:
         boxes = parse_boxes(answer)
         regions, flags = [region_space.format(box) for box in boxes.boxes], boxes.flags
-        masks = [_fill_box(box_1000_to_image(box, image.height, image.width), image) for box in boxes.boxes]
+        in_pixels = [box_1000_to_image(box, image.height, image.width) for box in boxes.boxes]
+        masks = [box_to_mask(box, image.height, image.width) for box in in_pixels]
     covered = masks_union(masks, image.height, image.width)
     if picture is not None:
         _draw(image, covered, picture)
@@ -146,18 +139,9 @@ def _read_region(image: Image.Image, box: tuple[int, int, int, int] | None, mask
             raise ParamsError(f"the mask is {found}; expected the image's size, {expected}.")
     else:
         assert box is not None
-        mask = _fill_box(box, image)
+        mask = box_to_mask(box, image.height, image.width)
     if not mask.any():
         raise ParamsError(f"the region has no pixel in the image, which is {image.width}x{image.height}; move it.")
-    return mask
-
-
-def _fill_box(box: Box, image: Image.Image) -> np.ndarray:
-    """The pixels of the image that a box covers, at least one where it lies in the image; clipped to the image."""
-    x0, y0 = (max(0, math.floor(value)) for value in box[:2])
-    x1, y1 = (max(0, math.ceil(value)) for value in box[2:])
-    mask = np.zeros((image.height, image.width), dtype=np.bool_)
-    mask[y0:y1, x0:x1] = True
     return mask
 
 
@@ -165,18 +149,12 @@ def _spell(params: Params, image: Image.Image, mask: np.ndarray, cut: Cut | None
     """The region as text in the image, and in its crop ("" in the box space); None where there is no crop."""
     region_space = space(params.base.region_space)
     if region_space.name != "mask":
-        box = mask_to_box(mask)
-        assert box is not None  # _read_region refuses an empty region
-        text = region_space.format(box_image_to_1000(box, image.height, image.width))
-        return text, None if cut is None else ""
+        return region_space.format(mask_to_prompt_box(mask)), None if cut is None else ""
     tokenizer = load_tokenizer(params.base.tokenizer, params.base.device)
-    text = _mask_token(tokenizer, image, mask)
-    return text, None if cut is None else _mask_token(tokenizer, cut.pixels, cut.mask)
-
-
-def _mask_token(tokenizer: MaskTokenizer, image: Image.Image, mask: np.ndarray) -> str:
-    code0, code1 = tokenizer.encode(tokenizer.embed_images([image]), mask[None])[0].tolist()
-    return codes_to_token(code0, code1, codebook_size=tokenizer.config.codebook_size)
+    shown = [(image, mask)] if cut is None else [(image, mask), (cut.pixels, cut.mask)]
+    features = tokenizer.embed_images([pixels for pixels, _ in shown])
+    tokens = [masks_to_tokens(tokenizer, features[i], [mask])[0] for i, (_, mask) in enumerate(shown)]
+    return tokens[0], None if cut is None else tokens[1]
 
 
 def _draw(image: Image.Image, covered: np.ndarray, path: Path) -> None:

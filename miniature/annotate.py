@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from cyclegrpo.errors import DataError
+from cyclegrpo.dataset.tokenizers import load_tokenizer
 from cyclegrpo.files import load_image, write_text
 from cyclegrpo.regions.tokens import codes_to_tokens
 from miniature.expressions import draw_multi_target, draw_words
@@ -86,7 +86,7 @@ def run_annotate(params: MiniatureParams, tokenizer_dir: Path) -> AnnotateReport
     Raises DataError where the world of the params or the tokenizer is not there.
     """
     check_world(params)
-    tokenizer = _load_tokenizer(tokenizer_dir)
+    tokenizer = load_tokenizer(tokenizer_dir, "auto")
     records: list[dict[str, Any]] = []
     codes: list[list[tuple[int, int]]] = []
     num_extra = 0
@@ -142,14 +142,6 @@ def draw_record(
         "image": [image] if rng.random() < LIST_RATIO else image,
         "conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": answer}],
     }
-
-
-def _load_tokenizer(folder: Path) -> MaskTokenizer:
-    if not (folder / "config.json").is_file():
-        raise DataError("no mask tokenizer here; run the tokenizer stage first, or mend base.tokenizer.", file=folder)
-    from cyclegrpo.tokenizer import MaskTokenizer
-
-    return MaskTokenizer.from_pretrained(folder).eval()
 
 
 def _embedded_images(params: MiniatureParams, tokenizer: MaskTokenizer) -> Iterator[tuple[str, Scene, ImageFeatures]]:

@@ -27,10 +27,10 @@ import torch.nn.functional as F
 from PIL import Image
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
+from cyclegrpo.dataset.tokenizers import load_tokenizer
 from cyclegrpo.files import write_text
 from cyclegrpo.params import Crop
 from cyclegrpo.policy import save_policy
-from cyclegrpo.tokenizer import MaskTokenizer
 from miniature.expressions import draw_expression
 from miniature.known import KnownScene, know_scenes
 from miniature.params import ColdStart, MiniatureParams
@@ -99,14 +99,16 @@ def train_cold_start(
     """Both phases, in place. `on_step(phase, step, loss)` is called after every step."""
     encoder = TurnEncoder(processor)
     rng = np.random.default_rng(params.seed)
-    batches = _shuffled_batches(scenes, params.images_per_step, rng)
+    warmup_batches = _shuffled_batches(scenes, params.warmup_images_per_step, rng)
     _optimise(
         model,
         params.warmup_steps,
         params.warmup_learning_rate,
-        lambda: naming_loss(model, encoder, next(batches)),
+        lambda: naming_loss(model, encoder, next(warmup_batches)),
         lambda step, loss: on_step("warm-up", step, loss),
     )
+
+    batches = _shuffled_batches(scenes, params.images_per_step, rng)
 
     def step_loss() -> torch.Tensor:
         batch = next(batches)
@@ -190,7 +192,7 @@ def run_cold_start(
     """Draw the scenes, train the policy and save it, its weights rounded to float16 (half the file)."""
     start = time.perf_counter()
     settings = params.coldstart
-    tokenizer = MaskTokenizer.from_pretrained(tokenizer_dir).eval()
+    tokenizer = load_tokenizer(tokenizer_dir, "cpu")
     scenes = know_scenes(params.scenes.coldstart.seeds, tokenizer, crop)
     model, processor = new_policy(settings)
     losses: list[tuple[str, int, float]] = []

@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
-from cyclegrpo.dataset.crops import cut_crop
+from cyclegrpo.dataset.crops import zoom_crop
+from cyclegrpo.dataset.tokenizers import masks_to_tokens
 from cyclegrpo.params import Crop
-from cyclegrpo.regions.geometry import crop_window
-from cyclegrpo.regions.tokens import codes_to_tokens
 from miniature.scene import Scene, draw_scene
 
 SCENES_PER_PASS = 64
@@ -53,22 +51,19 @@ def _know(scenes: list[Scene], tokenizer: Any, crop: Crop) -> list[KnownScene]:
         return []
     pictures = [Image.fromarray(scene.image) for scene in scenes]
     features = tokenizer.embed_images(pictures)
-    tokens = [_tokens(tokenizer, features[i], [o.mask for o in s.objects]) for i, s in enumerate(scenes)]
+    tokens = [masks_to_tokens(tokenizer, features[i], [o.mask for o in s.objects]) for i, s in enumerate(scenes)]
     owners, crops, masks = [], [], []
     for index, (scene, picture) in enumerate(zip(scenes, pictures, strict=True)):
         for number, scene_object in enumerate(scene.objects):
-            window = crop_window(
-                scene_object.mask, max_area_fraction=crop.max_area_fraction, min_side_px=crop.min_side_px
-            )
-            if window is not None:
-                cut, mask = cut_crop(picture, scene_object.mask, window, enlarge_to_px=crop.enlarge_to_px)
+            cut = zoom_crop(picture, scene_object.mask, crop)
+            if cut is not None:
                 owners.append((index, number))
-                crops.append(cut)
-                masks.append(mask)
+                crops.append(cut.pixels)
+                masks.append(cut.mask)
     crop_features = tokenizer.embed_images(crops)
     crop_of = {
-        owner: (cut, _tokens(tokenizer, crop_features[i], [mask])[0])
-        for i, (owner, cut, mask) in enumerate(zip(owners, crops, masks, strict=True))
+        owner: (pixels, masks_to_tokens(tokenizer, crop_features[i], [mask])[0])
+        for i, (owner, pixels, mask) in enumerate(zip(owners, crops, masks, strict=True))
     }
     return [
         KnownScene(
@@ -78,7 +73,3 @@ def _know(scenes: list[Scene], tokenizer: Any, crop: Crop) -> list[KnownScene]:
         )
         for i, (scene, picture) in enumerate(zip(scenes, pictures, strict=True))
     ]
-
-
-def _tokens(tokenizer: Any, features: Any, masks: list[np.ndarray]) -> list[str]:
-    return codes_to_tokens(tokenizer.encode(features, np.stack(masks)).tolist())

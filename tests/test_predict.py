@@ -42,7 +42,7 @@ class FakeTokenizer:
         return images
 
     def encode(self, features: Any, masks: np.ndarray) -> np.ndarray:
-        assert masks.shape == (1, features[0].height, features[0].width) and masks.any()
+        assert masks.shape == (1, features.height, features.width) and masks.any()
         return np.array([[1, 2]])
 
     def decode_masks(self, features: Any, codes: list[tuple[int, int]], height: int, width: int) -> np.ndarray:
@@ -99,7 +99,7 @@ def test_describe_a_mask_file(tmp_path: Path, picture: Path, policy: FakePolicy)
     mask.paste(255, (40, 30, 80, 60))
     mask.save(tmp_path / "mask.png")
     params = params_for(tmp_path, base__region_space="box")
-    assert describe_region(params, POLICY, picture, mask_path=tmp_path / "mask.png").region == "[500, 500, 1000, 1000]"
+    assert describe_region(params, POLICY, picture, mask_path=tmp_path / "mask.png").region == "[500, 500, 987, 983]"
 
 
 def test_a_region_must_be_given_once_and_lie_in_the_image(tmp_path: Path, picture: Path, policy: FakePolicy) -> None:

@@ -1,10 +1,10 @@
 """Stage build: rows in the release layout, that is parquet files, image lists and a dataset card.
 
-    data/denseworld_multi_<rows>.parquet   regions to describe          (source denseworld_multiple)
-    data/gres_no_target_<rows>.parquet     expressions that match nothing (source gres_no_target)
-    data/gres_grounding_<rows>.parquet     expressions to locate, with true masks (source gres_grounding; not in the
-    release) image_lists/<link_as>.txt              the linked images that the rows show, one a line README.md
-    the dataset card, written last
+    data/denseworld_multi_<rows>.parquet   regions to describe             (source denseworld_multiple)
+    data/gres_no_target_<rows>.parquet     expressions that match nothing  (source gres_no_target)
+    data/gres_grounding_<rows>.parquet     expressions to locate, with true masks (source gres_grounding, ours)
+    image_lists/<link_as>.txt              the linked images that the rows show, one a line
+    README.md                              the dataset card, written last
 
 A file name carries its row count; where one kind needs several files, the count follows a part number.
 """
@@ -23,7 +23,7 @@ from cyclegrpo.dataset.schema import SOURCE_OF_KIND, Row, rows_to_table, text_to
 from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.files import write_json, write_table, write_text
 from cyclegrpo.params import Base, Params
-from cyclegrpo.regions.geometry import Rle, box_image_to_1000, mask_to_box_inclusive, rle_to_mask
+from cyclegrpo.regions.geometry import mask_to_prompt_box, rle_to_mask
 from cyclegrpo.regions.spaces import RegionSpace, space
 from cyclegrpo.sources import Skip
 
@@ -73,7 +73,9 @@ def record_to_row(record: Mapping[str, Any], crops: Mapping[int, Mapping[str, An
         region_space: how regions are spelled.
     """
     rles = [text_to_rle(text) for text in record["rles"]]
-    texts = record["tokens"] if region_space.name == "mask" else [region_to_box_text(rle, region_space) for rle in rles]
+    texts = record["tokens"]
+    if region_space.name == "box":
+        texts = [region_space.format(mask_to_prompt_box(rle_to_mask(rle))) for rle in rles]
     with_crops = [crops.get(number) for number in range(len(texts))]
     if record["kind"] == "describe":
         problem = region_space.describe_row(texts, [None if crop is None else crop["tokens"] for crop in with_crops])
@@ -86,19 +88,6 @@ def record_to_row(record: Mapping[str, Any], crops: Mapping[int, Mapping[str, An
         source=SOURCE_OF_KIND[record["kind"]],
         target_rle=tuple(rles) if record["true_masks"] else None,
     )
-
-
-def region_to_box_text(rle: Rle, region_space: RegionSpace) -> str:
-    """The box of a mask as text: from the inclusive pixel extremes, as the public box prompts have it.
-
-    >>> from cyclegrpo.regions.spaces import BOX
-    >>> region_to_box_text({"size": [3, 5], "counts": "321O103"}, BOX)
-    '[200, 0, 600, 333]'
-    """
-    mask = rle_to_mask(rle)
-    box = mask_to_box_inclusive(mask)
-    assert box is not None  # the regions stage drops empty masks
-    return region_space.format(box_image_to_1000(box, *mask.shape))
 
 
 def _crops_by_record(work_dir: Path) -> dict[str, dict[int, dict[str, Any]]]:

@@ -22,7 +22,7 @@ from cyclegrpo.dataset.checks.statistics import dataset_statistics
 from cyclegrpo.dataset.checks.texts import answer_codes, check_texts, check_values
 from cyclegrpo.dataset.crops import CROPS_FOLDER
 from cyclegrpo.dataset.prompts import parse_answer
-from cyclegrpo.dataset.schema import CYCLE_SOURCES
+from cyclegrpo.dataset.schema import CYCLE_SOURCES, list_files
 from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.errors import DataError
 from cyclegrpo.files import write_json
@@ -101,11 +101,7 @@ def check_dataset(
 
     Raises DataError where there is no parquet file at all.
     """
-    paths = sorted((dataset_dir / "data").glob("*.parquet"))
-    if not paths:
-        raise DataError(
-            "holds no parquet file; expected at least one. Run the build stage first.", dataset_dir / "data"
-        )
+    paths = list_files(dataset_dir)
     report, rows = CheckReport(num_files=len(paths)), []
     for path in paths:
         name = path.relative_to(dataset_dir).as_posix()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.dataset.schema import text_to_rle
 from cyclegrpo.dataset.shards import Item, ShardResult, ShardStore
 from cyclegrpo.dataset.tables import read_work_rows
-from cyclegrpo.files import digest, load_image, resolve_below, write_bytes, write_table
+from cyclegrpo.files import digest, load_image_below, write_bytes, write_table
 from cyclegrpo.params import Crop, Params
 from cyclegrpo.regions.geometry import crop_size, crop_window, mask_to_box_inclusive, rle_to_mask
 from cyclegrpo.sources import Skip
@@ -81,6 +82,35 @@ def cut_crop(
     return crop.resize(size, Image.Resampling.LANCZOS), np.asarray(share) > 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class ZoomCrop:
+    """A region's zoom-in crop before JPEG.
+
+    Attributes:
+        window: x0, y0, x1, y1 in pixels of the image, half-open.
+        pixels: RGB, enlarged where the window is small.
+        mask: bool (H, W) in the crop's frame; may be empty, where no pixel of the region is left.
+    """
+
+    window: Window
+    pixels: Image.Image
+    mask: np.ndarray
+
+
+def zoom_crop(image: Image.Image, mask: np.ndarray, crop: Crop) -> ZoomCrop | None:
+    """The zoom-in crop of a region by the rule of the `crop` section; None where the region is too large for one.
+
+    Args:
+        image: RGB, the whole image.
+        mask: bool (H, W) in the image's frame, not empty.
+        crop: whether crops are enabled is for the caller to ask.
+    """
+    window = crop_window(mask, max_area_fraction=crop.max_area_fraction, min_side_px=crop.min_side_px)
+    if window is None:
+        return None
+    return ZoomCrop(window, *cut_crop(image, mask, window, enlarge_to_px=crop.enlarge_to_px))
+
+
 def encode_jpeg(image: Image.Image, quality: int) -> bytes:
     """The image as JPEG without colour subsampling (4:4:4); the same bytes for the same pixels."""
     stream = io.BytesIO()
@@ -131,8 +161,8 @@ def _group_by_image(records: Sequence[Item]) -> list[Item]:
 def _crop_shard(items: Sequence[Item], *, dataset_dir: Path, crop: Crop, max_pixels: int) -> ShardResult:
     result = ShardResult()
     for item in items:
-        path = resolve_below(dataset_dir, item["image"], allow_links=True)
-        image = load_image(path, declared_size=(item["height"], item["width"]), max_pixels=max_pixels)
+        size = (item["height"], item["width"])
+        image = load_image_below(dataset_dir, item["image"], declared_size=size, max_pixels=max_pixels)
         for region in item["regions"]:
             row = _crop_region(image, item, region, dataset_dir, crop)
             if isinstance(row, Skip):
@@ -147,19 +177,18 @@ def _crop_region(
 ) -> dict[str, Any] | Skip | None:
     """The region's row, with its file written; None where the region is too large for a crop."""
     mask = rle_to_mask(text_to_rle(region["rle"]))
-    window = crop_window(mask, max_area_fraction=crop.max_area_fraction, min_side_px=crop.min_side_px)
-    if window is None:
+    cut = zoom_crop(image, mask, crop)
+    if cut is None:
         return None
-    pixels, crop_mask = cut_crop(image, mask, window, enlarge_to_px=crop.enlarge_to_px)
-    if not crop_mask.any():
-        message = f"no pixel of the mask (box {mask_to_box_inclusive(mask)}) is left in the crop {window}"
+    if not cut.mask.any():
+        message = f"no pixel of the mask (box {mask_to_box_inclusive(mask)}) is left in the crop {cut.window}"
         return Skip(f"{region['record_id']}#{region['region']}", "empty_crop_mask", message, "crop")
     frame = {key: item[key] for key in ("image", "num_bytes", "height", "width")}
     name = f"{CROPS_FOLDER}/{crop_id(region['record_id'], frame, region['rle'], crop)}.jpg"
-    data = encode_jpeg(pixels, crop.jpeg_quality)
+    data = encode_jpeg(cut.pixels, crop.jpeg_quality)
     write_bytes(dataset_dir / name, data)
-    made = {"window": list(window), "crop": name, "crop_num_bytes": len(data)}
-    return {**region, **frame, **made, "crop_height": pixels.height, "crop_width": pixels.width}
+    made = {"window": list(cut.window), "crop": name, "crop_num_bytes": len(data)}
+    return {**region, **frame, **made, "crop_height": cut.pixels.height, "crop_width": cut.pixels.width}
 
 
 def crop_id(record_id: str, frame: Item, rle: str, crop: Crop) -> str:

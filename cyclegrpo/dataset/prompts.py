@@ -11,9 +11,7 @@ import re
 from dataclasses import dataclass
 
 from cyclegrpo.files import digest
-from cyclegrpo.regions.spaces import BOX, MASK, NO_TARGET_ANSWER, RegionSpace
-
-IMAGE = "<image>"
+from cyclegrpo.regions.spaces import BOX, IMAGE, MASK, NO_TARGET_ANSWER, RegionSpace
 
 QUESTIONS = {
     "mask": (

@@ -22,7 +22,7 @@ from cyclegrpo.dataset.spelling import ImageTokens, SpelledRegion, spell_regions
 from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.dataset.tokenizers import OpenTokenizer, open_tokenizer, tokenizer_digest
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import load_image, resolve_below, write_table
+from cyclegrpo.files import load_image_below, write_table
 from cyclegrpo.params import Base, Params
 from cyclegrpo.sources import Record, Skip, read_source
 
@@ -125,8 +125,7 @@ def _spell_shard(
     result = ShardResult()
     for item in items:
         try:
-            path = resolve_below(dataset_dir, item["image"], allow_links=True)
-            image = load_image(path, declared_size=item["size"], max_pixels=max_pixels)
+            image = load_image_below(dataset_dir, item["image"], declared_size=item["size"], max_pixels=max_pixels)
         except DataError as error:
             result.skips += [Skip(record["record_id"], "image_unusable", str(error)) for record in item["records"]]
             continue

@@ -105,6 +105,17 @@ def text_to_rle(text: str) -> Rle:
         raise DataError(f"a mask is {text!r:.60}; expected JSON text with size and counts") from error
 
 
+def frame_of(target_rle: Sequence[Rle] | None) -> tuple[int, int] | None:
+    """(height, width) of the frame in which the true masks lie; None where there is none.
+
+    The whole image is loaded with it as declared size, so that pixels and masks share a frame.
+    """
+    if not target_rle:
+        return None
+    height, width = target_rle[0]["size"]
+    return height, width
+
+
 def rows_to_table(rows: Sequence[Row]) -> pa.Table:
     """Rows as a table of `SCHEMA`, or of `SCHEMA_WITH_MASKS` where the first row has true masks (then all must)."""
     with_masks = bool(rows) and rows[0].target_rle is not None
@@ -118,6 +129,15 @@ def rows_to_table(rows: Sequence[Row]) -> pa.Table:
     if with_masks:
         columns["target_rle"] = [[rle_to_text(rle) for rle in row.target_rle or ()] for row in rows]
     return pa.Table.from_pydict(columns, schema=SCHEMA_WITH_MASKS if with_masks else SCHEMA)
+
+
+def list_files(dataset_dir: Path) -> list[Path]:
+    """The parquet files of a dataset, by name. DataError, which names the stage to run, where there is none."""
+    folder = dataset_dir / "data"
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        raise DataError("holds no parquet file; expected at least one. Run the build stage first.", folder)
+    return files
 
 
 def read_rows(path: Path) -> list[Row]:

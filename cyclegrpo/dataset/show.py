@@ -17,14 +17,14 @@ import numpy as np
 from PIL import Image
 
 from cyclegrpo.dataset.prompts import parse_answer, parse_problem
-from cyclegrpo.dataset.schema import Row, read_rows
+from cyclegrpo.dataset.schema import Row, frame_of, list_files, read_rows
 from cyclegrpo.dataset.tokenizers import OpenTokenizer, open_tokenizer
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import atomic_path, load_image, resolve_below
+from cyclegrpo.files import atomic_path, load_image_below
 from cyclegrpo.params import Params
 from cyclegrpo.regions.boxes import parse_boxes
-from cyclegrpo.regions.geometry import box_1000_to_image, rle_to_mask
-from cyclegrpo.regions.tokens import parse_tokens
+from cyclegrpo.regions.geometry import box_1000_to_image, box_to_mask, rle_to_mask
+from cyclegrpo.regions.tokens import codes_to_array, parse_tokens
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +59,7 @@ def draw_row(params: Params, number: int, path: Path, tokenizer: MaskTokenizer |
 
 def find_row(dataset_dir: Path, number: int) -> Row:
     """The row of that number, counted through all parquet files; DataError where there are fewer."""
-    paths = sorted((dataset_dir / "data").glob("*.parquet"))
+    paths = list_files(dataset_dir)
     rows = (row for path in paths for row in read_rows(path))
     found = next(islice(rows, number, None), None)
     if found is None:
@@ -72,9 +72,8 @@ def picture_row(row: Row, dataset_dir: Path, open_tokenizer: OpenTokenizer) -> F
     """The row as a figure: the whole image on the left, crops on the right, texts below."""
     from matplotlib.figure import Figure
 
-    size = None if not row.target_rle else (row.target_rle[0]["size"][0], row.target_rle[0]["size"][1])
-    whole = load_image(resolve_below(dataset_dir, row.images[0], allow_links=True), declared_size=size)
-    crops = [load_image(resolve_below(dataset_dir, name, allow_links=True)) for name in row.images[1:]]
+    whole = load_image_below(dataset_dir, row.images[0], declared_size=frame_of(row.target_rle))
+    crops = [load_image_below(dataset_dir, name) for name in row.images[1:]]
     regions = parse_answer(row.seg_answer) or ()
     masks = (
         [rle_to_mask(rle) for rle in row.target_rle]
@@ -105,14 +104,12 @@ def spelled_masks(regions: Sequence[str], image: Image.Image, open_tokenizer: Op
     codes = [parse_tokens(region).codes[:1] for region in regions]
     if any(codes):
         tokenizer = open_tokenizer()
-        pairs = np.array([pair for found in codes for pair in found])
+        pairs = codes_to_array([pair for found in codes for pair in found])
         masks = list(tokenizer.decode_masks(tokenizer.embed_images([image])[0], pairs, image.height, image.width))
     for region in regions:
         for box in parse_boxes(region).boxes:
-            x0, y0, x1, y1 = (round(value) for value in box_1000_to_image(box, image.height, image.width))
-            mask = np.zeros((image.height, image.width), dtype=bool)
-            mask[y0:y1, x0:x1] = True
-            masks.append(mask)
+            box_image = box_1000_to_image(box, image.height, image.width)
+            masks.append(box_to_mask(box_image, image.height, image.width))
     return masks
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cyclegrpo.dataset.schema import rle_to_text
-from cyclegrpo.dataset.tokenizers import OpenTokenizer
+from cyclegrpo.dataset.tokenizers import OpenTokenizer, masks_to_tokens
 from cyclegrpo.errors import DataError
-from cyclegrpo.regions.geometry import Rle, mask_to_rle, rle_to_mask
-from cyclegrpo.regions.tokens import ParsedTokens, codes_to_token, parse_tokens
+from cyclegrpo.regions.geometry import Rle, box_to_mask, mask_to_rle, rle_to_mask
+from cyclegrpo.regions.tokens import ParsedTokens, parse_tokens
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -70,9 +70,7 @@ class ImageTokens:
 
     def encode(self, masks: Sequence[np.ndarray]) -> list[str]:
         """The masks' tokens. Masks are bool (H, W), none of them empty."""
-        size = self.tokenizer.config.codebook_size
-        codes = self.tokenizer.encode(self.features, np.stack(masks)).tolist()
-        return [codes_to_token(code0, code1, codebook_size=size) for code0, code1 in codes]
+        return masks_to_tokens(self.tokenizer, self.features, masks)
 
 
 def spell_regions(
@@ -125,10 +123,7 @@ def _read_region(region: Mapping[str, Any], tokens: ImageTokens, space: str) -> 
         return SpelledRegion(
             reason="box_without_mask", message="the mask space needs a mask; set base.region_space to box"
         )
-    x0, y0, x1, y1 = (max(0, round(value)) for value in region["box"])
-    mask = np.zeros((height, width), dtype=bool)
-    mask[y0:y1, x0:x1] = True
-    return SpelledRegion(rle=mask_to_rle(mask))
+    return SpelledRegion(rle=mask_to_rle(box_to_mask(region["box"], height, width)))
 
 
 def _drop_small(region: SpelledRegion, min_area_px: int) -> None:

@@ -20,11 +20,10 @@ from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.dataset.schema import text_to_rle
 from cyclegrpo.dataset.shards import Item, ShardResult, ShardStore
 from cyclegrpo.dataset.tables import read_work_rows
-from cyclegrpo.dataset.tokenizers import OpenTokenizer, open_tokenizer, tokenizer_digest
-from cyclegrpo.files import load_image, resolve_below, write_table
+from cyclegrpo.dataset.tokenizers import OpenTokenizer, masks_to_tokens, open_tokenizer, tokenizer_digest
+from cyclegrpo.files import load_image_below, write_table
 from cyclegrpo.params import Params
 from cyclegrpo.regions.geometry import rle_to_mask
-from cyclegrpo.regions.tokens import codes_to_token
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -91,8 +90,7 @@ def _tokenize_shard(
     while batch := list(islice(crops, batch_size)):
         features = tokenizer.embed_images([pixels for _, pixels, _ in batch])
         for position, (key, _, mask) in enumerate(batch):
-            ((code0, code1),) = tokenizer.encode(features[position], mask[np.newaxis]).tolist()
-            token_of[key] = codes_to_token(code0, code1, codebook_size=tokenizer.config.codebook_size)
+            (token_of[key],) = masks_to_tokens(tokenizer, features[position], [mask])
     rows = [
         {"record_id": crop["record_id"], "region": crop["region"], "tokens": token_of[number, crop["rle"]]}
         for number, item in enumerate(items)
@@ -106,8 +104,8 @@ def _distinct_crops(
 ) -> Iterator[tuple[tuple[int, str], Image.Image, np.ndarray]]:
     """Yield ((item number, mask), crop, mask in the crop) for every crop that differs from those before it."""
     for number, item in enumerate(items):
-        path = resolve_below(dataset_dir, item["image"], allow_links=True)
-        image = load_image(path, declared_size=(item["height"], item["width"]), max_pixels=max_pixels)
+        size = (item["height"], item["width"])
+        image = load_image_below(dataset_dir, item["image"], declared_size=size, max_pixels=max_pixels)
         for rle, window in {crop["rle"]: crop["window"] for crop in item["crops"]}.items():
             mask = rle_to_mask(text_to_rle(rle))
             yield (number, rle), *cut_crop(image, mask, tuple(window), enlarge_to_px=enlarge_to_px)

@@ -1,17 +1,20 @@
-"""The mask tokenizer as the data stages use it: loaded when first needed, and a digest of its files for resuming."""
+"""The mask tokenizer as the stages use it: loaded when first needed, masks to tokens, a digest for resuming."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cyclegrpo.errors import DataError
+import numpy as np
+
 from cyclegrpo.files import digest, sha256_file
+from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
+from cyclegrpo.regions.tokens import codes_to_tokens
 
 if TYPE_CHECKING:
-    from cyclegrpo.tokenizer import MaskTokenizer
+    from cyclegrpo.tokenizer import ImageFeatures, MaskTokenizer
 
 OpenTokenizer = Callable[[], "MaskTokenizer"]
 
@@ -33,17 +36,24 @@ def open_tokenizer(folder: Path, device: str, loaded: MaskTokenizer | None = Non
 
 def load_tokenizer(folder: Path, device: str) -> MaskTokenizer:
     """The tokenizer in `folder`, ready to encode and decode on `device`. DataError where the folder holds none."""
-    if not (folder / "config.json").is_file():
-        raise DataError(
-            "holds no config.json; expected a mask tokenizer. Mend base.tokenizer, or make one first.", folder
-        )
-    import torch
-
+    require_model(folder, "a mask tokenizer", "Mend base.tokenizer, or make one first.")
     from cyclegrpo.tokenizer import MaskTokenizer
 
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return MaskTokenizer.from_pretrained(folder).eval().to(device)
+    with bars_on_terminals_only():
+        return MaskTokenizer.from_pretrained(folder).eval().to(resolve_device(device))
+
+
+def masks_to_tokens(tokenizer: MaskTokenizer, features: ImageFeatures, masks: Sequence[np.ndarray]) -> list[str]:
+    """The token group of every mask, in order.
+
+    Args:
+        features: of the one image that the masks lie on.
+        masks: bool (H, W) in the image's frame, none of them empty; no mask at all gives no token.
+    """
+    if not masks:
+        return []
+    codes = tokenizer.encode(features, np.stack(masks)).tolist()
+    return codes_to_tokens(codes, codebook_size=tokenizer.config.codebook_size)
 
 
 def tokenizer_digest(folder: Path) -> str:

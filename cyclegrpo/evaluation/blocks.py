@@ -9,35 +9,23 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
-from cyclegrpo.dataset.crops import cut_crop, encode_jpeg
+from cyclegrpo.dataset.crops import encode_jpeg, zoom_crop
+from cyclegrpo.dataset.tokenizers import masks_to_tokens
 from cyclegrpo.evaluation.heldout import Heldout, HeldoutNoTarget, HeldoutRegion
-from cyclegrpo.evaluation.scoring import BoxScorer, MaskScorer, Scorer, target_box_1000
+from cyclegrpo.evaluation.scoring import BoxScorer, MaskScorer, Scorer
 from cyclegrpo.params import Crop
-from cyclegrpo.regions.geometry import crop_window
+from cyclegrpo.regions.geometry import mask_to_prompt_box
 from cyclegrpo.regions.spaces import RegionSpace
-from cyclegrpo.regions.tokens import codes_to_token
+
+if TYPE_CHECKING:
+    from cyclegrpo.tokenizer import MaskTokenizer
 
 IMAGES_PER_PASS = 16  # of the tokenizer's image encoder
-
-
-class TokenizerLike(Protocol):
-    """What is asked of the mask tokenizer; `cyclegrpo.tokenizer.MaskTokenizer` does it."""
-
-    config: Any
-
-    def embed_images(self, images: Sequence[Image.Image]) -> Any:
-        """Features of a batch of images; indexing gives those of one."""
-
-    def encode(self, features: Any, masks: np.ndarray) -> Any:
-        """Codes (N, 2) of masks (N, H, W) of one image."""
-
-    def decode_masks(self, features: Any, codes: np.ndarray, height: int, width: int) -> np.ndarray:
-        """Masks (N, height, width) of codes (N, 2) on one image."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +58,7 @@ class Block:
 
 
 def prepare_blocks(
-    heldout: Heldout, tokenizer: TokenizerLike | None, *, space: RegionSpace, crop: Crop, block_size: int
+    heldout: Heldout, tokenizer: MaskTokenizer | None, *, space: RegionSpace, crop: Crop, block_size: int
 ) -> Iterator[Block]:
     """The held-out set in blocks of at most `block_size` regions and as many no-target expressions, ready to be asked.
 
@@ -92,7 +80,7 @@ def prepare_blocks(
         cuts = [cut_region(images[region.image], region.mask, crop) for region in regions]
         scorer: Scorer
         if tokenizer is None:
-            texts = [(space.format(target_box_1000(region)), "") for region in regions]
+            texts = [(space.format(mask_to_prompt_box(region.mask)), "") for region in regions]
             scorer = BoxScorer(sizes)
         else:
             features = dict(zip(images, _embed(tokenizer, list(images.values())), strict=True))
@@ -115,36 +103,28 @@ def cut_region(image: Image.Image, mask: np.ndarray, crop: Crop) -> Cut | None:
     """The region's zoom-in crop as the crop stage cuts it; None for a large region, or where no pixel of it is left."""
     if not crop.enabled:
         return None
-    window = crop_window(mask, max_area_fraction=crop.max_area_fraction, min_side_px=crop.min_side_px)
-    if window is None:
+    cut = zoom_crop(image, mask, crop)
+    if cut is None or not cut.mask.any():
         return None
-    pixels, crop_mask = cut_crop(image, mask, window, enlarge_to_px=crop.enlarge_to_px)
-    if not crop_mask.any():
-        return None
-    with Image.open(io.BytesIO(encode_jpeg(pixels, crop.jpeg_quality))) as stored:
-        return Cut(pixels, stored.convert("RGB"), crop_mask)
+    with Image.open(io.BytesIO(encode_jpeg(cut.pixels, crop.jpeg_quality))) as stored:
+        return Cut(cut.pixels, stored.convert("RGB"), cut.mask)
 
 
 def _spell(
-    tokenizer: TokenizerLike, regions: Sequence[HeldoutRegion], features: dict[str, Any], cuts: Sequence[Cut | None]
+    tokenizer: MaskTokenizer, regions: Sequence[HeldoutRegion], features: dict[str, Any], cuts: Sequence[Cut | None]
 ) -> list[tuple[str, str]]:
     """Every region as tokens, in the image and in its crop ("" without one), the latter from the uncompressed crop."""
     crop_features = iter(_embed(tokenizer, [cut.pixels for cut in cuts if cut is not None]))
     return [
         (
-            _token(tokenizer, features[region.image], region.mask),
-            "" if cut is None else _token(tokenizer, next(crop_features), cut.mask),
+            masks_to_tokens(tokenizer, features[region.image], [region.mask])[0],
+            "" if cut is None else masks_to_tokens(tokenizer, next(crop_features), [cut.mask])[0],
         )
         for region, cut in zip(regions, cuts, strict=True)
     ]
 
 
-def _token(tokenizer: TokenizerLike, features: Any, mask: np.ndarray) -> str:
-    code0, code1 = tokenizer.encode(features, mask[None])[0].tolist()
-    return codes_to_token(code0, code1, codebook_size=tokenizer.config.codebook_size)
-
-
-def _embed(tokenizer: TokenizerLike, images: Sequence[Image.Image]) -> list[Any]:
+def _embed(tokenizer: MaskTokenizer, images: Sequence[Image.Image]) -> list[Any]:
     """The features of every image, each of one image."""
     features: list[Any] = []
     for start in range(0, len(images), IMAGES_PER_PASS):

@@ -14,8 +14,9 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image
 
+from cyclegrpo.dataset.link import ImageFinder
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import load_image, resolve_below
+from cyclegrpo.files import load_image
 from cyclegrpo.params import Evaluate
 from cyclegrpo.regions.geometry import rle_to_mask
 from cyclegrpo.sources.grefcoco import read_grefcoco
@@ -82,9 +83,10 @@ def heldout_in_memory(
 def read_heldout(params: Evaluate, *, max_skip_ratio: float = 0.01) -> Heldout:
     """The held-out set of the `evaluate` section: `num_regions` regions and as many no-target expressions.
 
-    A region is the target of a single-target expression; all expressions with that target are given ones. Raises
-    DataError when the split has no region, when more than `max_skip_ratio` of its references are unusable, and later,
-    when opening it, for a missing image (a lost item would change the score).
+    A region is the target of a single-target expression; all expressions with that target are given ones. Images are
+    found below `image_root` as the link stage finds them. Raises DataError when the split has no region, when more than
+    `max_skip_ratio` of its references are unusable, and later, when opening it, for a missing image (a lost item would
+    change the score).
     """
     kinds: tuple[Kind, ...] = ("expression", "no_target")
     found = read_grefcoco(params.annotations, params.instances, name=SOURCE, split=params.split, kinds=kinds)
@@ -102,10 +104,10 @@ def read_heldout(params: Evaluate, *, max_skip_ratio: float = 0.01) -> Heldout:
         )
     no_targets = [HeldoutNoTarget(r.record_id, r.image, r.text or "", r.size) for r in records if r.kind == "no_target"]
     no_targets = spread(no_targets, lambda item: item.image, params.num_regions)
-    root = params.image_root
+    finder = ImageFinder(params.image_root)
 
     def open_image(name: str, size: tuple[int, int] | None) -> Image.Image:
-        return load_image(resolve_below(root, name), declared_size=size)
+        return load_image(finder.find(name), declared_size=size)
 
     return Heldout(tuple(regions), tuple(no_targets), open_image, len(skips))
 

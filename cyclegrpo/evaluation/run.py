@@ -22,13 +22,14 @@ from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 from tqdm import tqdm
 
-from cyclegrpo.errors import DataError
-from cyclegrpo.evaluation.blocks import Block, TokenizerLike, num_blocks, prepare_blocks
+from cyclegrpo.dataset.tokenizers import load_tokenizer
+from cyclegrpo.evaluation.blocks import Block, num_blocks, prepare_blocks
 from cyclegrpo.evaluation.heldout import Heldout, read_heldout
 from cyclegrpo.evaluation.metrics import Predictions, RegionPrediction, compare, summarise
 from cyclegrpo.evaluation.predict import Generates, Interview
 from cyclegrpo.evaluation.truth import Truth
 from cyclegrpo.files import digest, sha256_file, write_json, write_text
+from cyclegrpo.loading import require_model
 from cyclegrpo.params import Crop, Evaluate, Params
 from cyclegrpo.regions.spaces import MASK, RegionSpace, space
 
@@ -89,9 +90,10 @@ def evaluate_policy(
 def run_evaluate(params: Params, *, trained: Path = TRAINED, results: Path = RESULTS) -> EvaluateReport:
     """Evaluate `base.policy` (before) and the trained policy (after) and write the results."""
     settings = params.evaluate
+    # Before anything else: the old policy is asked for minutes before the new one is loaded.
+    require_model(trained, "the trained policy", "Run the train stage first.")
     heldout = read_heldout(settings, max_skip_ratio=params.base.max_skip_ratio)
     truth = Truth.load(settings.truth) if settings.truth is not None else None
-    _require_model(trained)
     models = _Models(params, heldout)
     before = models.predictions("before", params.base.policy)
     after = models.predictions("after", trained)
@@ -110,12 +112,6 @@ def run_evaluate(params: Params, *, trained: Path = TRAINED, results: Path = RES
 
 def _main_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if not name.endswith(("_se", "_attributes"))}
-
-
-def _require_model(path: Path) -> None:
-    """Says at once, before the old policy is asked for minutes, that there is no new one."""
-    if not (path / "config.json").is_file():
-        raise DataError("no trained policy here (config.json is missing). Run the train stage first.", file=path)
 
 
 def crop_as_trained(params: Params) -> Crop:
@@ -180,16 +176,6 @@ def load_policy(path: Path, device: str) -> Generates:
     from cyclegrpo.policy import Policy
 
     return Policy.load(path, device)
-
-
-def load_tokenizer(path: Path, device: str) -> TokenizerLike:
-    """The mask tokenizer saved in a folder, ready for use. DataError where there is none."""
-    from cyclegrpo.policy import resolve_device
-    from cyclegrpo.tokenizer import MaskTokenizer
-
-    if not (path / "config.json").is_file():
-        raise DataError("no mask tokenizer here (config.json is missing). Set base.tokenizer.", file=path)
-    return MaskTokenizer.from_pretrained(path).eval().to(resolve_device(device))
 
 
 def make_examples(heldout: Heldout, before: Predictions, after: Predictions, count: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from cyclegrpo.evaluation.metrics import Located
 from cyclegrpo.regions.boxes import parse_boxes
 from cyclegrpo.regions.geometry import box_image_to_1000, mask_iou, mask_to_box, mask_to_rle, masks_union
 from cyclegrpo.regions.overlap import box_overlap
-from cyclegrpo.regions.tokens import parse_tokens
+from cyclegrpo.regions.tokens import Code, codes_to_array, parse_tokens
 
-MISSING = -1
+if TYPE_CHECKING:
+    from cyclegrpo.tokenizer import MaskTokenizer
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,6 @@ class Scorer(Protocol):
         """The located region as JSON for drawing: an RLE, boxes in 0..1000, or None when it is empty."""
 
 
-class MaskTokenizerLike(Protocol):
-    """What a scorer needs of the mask tokenizer."""
-
-    def decode_masks(self, features: object, codes: np.ndarray, height: int, width: int) -> np.ndarray: ...
-
-
 class MaskScorer:
     """Scores mask tokens: every distinct code pair of an image is decoded once, at the size of the true masks.
 
@@ -59,8 +54,8 @@ class MaskScorer:
 
     def __init__(
         self,
-        tokenizer: MaskTokenizerLike,
-        features: Mapping[str, object],
+        tokenizer: MaskTokenizer,
+        features: Mapping[str, Any],
         sizes: Mapping[str, tuple[int, int]],
         *,
         codebook_size: int = 256,
@@ -69,7 +64,7 @@ class MaskScorer:
         self._features = features
         self._sizes = sizes
         self._codebook_size = codebook_size
-        self._masks: dict[str, dict[tuple[int, ...], np.ndarray]] = defaultdict(dict)
+        self._masks: dict[str, dict[Code, np.ndarray]] = defaultdict(dict)
 
     def score(self, answers: Sequence[Answer]) -> list[Located]:
         """See `Scorer`; the overlap is the IoU of the union of all located masks with the target's mask."""
@@ -89,23 +84,22 @@ class MaskScorer:
         parsed = bool(strict.codes) or strict.explicit_empty
         return Located(answer.text, mask_iou(mask, target), parsed=parsed, empty=not mask.any())
 
-    def _pairs(self, text: str) -> list[tuple[int, ...]]:
-        codes = parse_tokens(text, codebook_size=self._codebook_size, repair=True).codes
-        return [tuple(MISSING if code is None else code for code in pair) for pair in codes]
+    def _codes(self, text: str) -> list[Code]:
+        return parse_tokens(text, codebook_size=self._codebook_size, repair=True).codes
 
     def _decode_new(self, answers: Sequence[Answer]) -> None:
-        wanted: dict[str, dict[tuple[int, ...], None]] = defaultdict(dict)
+        wanted: dict[str, dict[Code, None]] = defaultdict(dict)
         for answer in answers:
-            for pair in self._pairs(answer.text):
+            for pair in self._codes(answer.text):
                 if pair not in self._masks[answer.image]:
                     wanted[answer.image][pair] = None
         for image, pairs in wanted.items():
-            codes = np.array(list(pairs), dtype=np.int64)
+            codes = codes_to_array(list(pairs))
             masks = self._tokenizer.decode_masks(self._features[image], codes, *self._sizes[image])
             self._masks[image].update(zip(pairs, masks, strict=True))
 
     def _union(self, answer: Answer) -> np.ndarray:
-        masks = [self._masks[answer.image][pair] for pair in self._pairs(answer.text)]
+        masks = [self._masks[answer.image][pair] for pair in self._codes(answer.text)]
         return masks_union(masks, *self._sizes[answer.image])
 
 
@@ -132,7 +126,10 @@ class BoxScorer:
 
 
 def target_box_1000(region: HeldoutRegion) -> tuple[float, float, float, float]:
-    """The tight box of the true mask in 0..1000. Raises ValueError for an empty mask, which has no box."""
+    """The tight box of the true mask in 0..1000, half-open: what is truly there, not how a prompt spells it.
+
+    Raises ValueError for an empty mask, which has no box.
+    """
     box = mask_to_box(region.mask)
     if box is None:
         raise ValueError(f"region {region.key} has an empty mask; a region to describe needs at least one pixel")

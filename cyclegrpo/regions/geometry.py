@@ -2,8 +2,8 @@
 
 - A mask is a bool array (H, W). Sizes are `height, width`, in that order.
 - A box is half-open pixels `x0, y0, x1, y1`: `width = x1 - x0`, and `image[y0:y1, x0:x1]` is what it holds.
-- The one exception is the release's crop rule, which measures inclusive maxima: `mask_to_box_inclusive` and
-  `crop_window`.
+- The one exception is what the release measures with inclusive maxima, its crops and the boxes in its prompts:
+  `mask_to_box_inclusive`, `mask_to_prompt_box`, `crop_window`.
 - An empty mask has no box: the functions return `None` or raise, never `(0, 0, 0, 0)`.
 - `box_image` is in pixels of the image, `box_1000` in thousandths of its sides, the frame in which models write boxes.
 - Run lengths and polygons (`cyclegrpo.regions.rle`, offered here too) are COCO's: column-major, `size` is `[height,
@@ -35,12 +35,14 @@ __all__ = [
     "box_1000_to_image",
     "box_image_to_1000",
     "box_iou",
+    "box_to_mask",
     "crop_size",
     "crop_window",
     "crop_window_of_box",
     "mask_iou",
     "mask_to_box",
     "mask_to_box_inclusive",
+    "mask_to_prompt_box",
     "mask_to_rle",
     "masks_union",
     "num_short_polygons",
@@ -75,6 +77,24 @@ def mask_to_box(mask: np.ndarray) -> tuple[int, int, int, int] | None:
     """
     box = mask_to_box_inclusive(mask)
     return None if box is None else (box[0], box[1], box[2] + 1, box[3] + 1)
+
+
+def box_to_mask(box_image: Box, height: int, width: int) -> np.ndarray:
+    """A half-open box in pixels, filled, as bool array (height, width).
+
+    Corners are rounded to whole pixels, but a side is never rounded away. What lies outside the image is left out; a
+    box without area gives an empty mask.
+
+    >>> box_to_mask((0.6, 0, 2, 0.3), 2, 3).astype(int).tolist(), int(box_to_mask((9, 9, 12, 12), 2, 3).sum())
+    ([[0, 1, 0], [0, 0, 0]], 0)
+    """
+    mask = np.zeros((height, width), dtype=np.bool_)
+    x0, y0, x1, y1 = box_image
+    if x0 < x1 and y0 < y1:
+        left, top = round(x0), round(y0)
+        right, bottom = max(round(x1), left + 1), max(round(y1), top + 1)
+        mask[max(0, top) : max(0, bottom), max(0, left) : max(0, right)] = True
+    return mask
 
 
 def mask_iou(mask_a: np.ndarray, mask_b: np.ndarray) -> float:
@@ -158,6 +178,24 @@ def box_image_to_1000(box_image: Box, height: int, width: int) -> Box:
     scaled = (1000 * value / side for value, side in zip(box_image, (width, height, width, height), strict=True))
     x0, y0, x1, y1 = (min(max(float(value), 0.0), 1000.0) for value in scaled)
     return x0, y0, x1, y1
+
+
+def mask_to_prompt_box(mask: np.ndarray) -> Box:
+    """The tight box of a mask as prompts and answers spell it: in thousandths of the image's sides, not rounded.
+
+    It is made from the first and last column and row of the mask (inclusive maxima), as the public box prompts are.
+
+    Raises:
+        ValueError: the mask is empty.
+
+    >>> mask_to_prompt_box(np.eye(4, 5, k=1, dtype=bool))
+    (200.0, 0.0, 800.0, 750.0)
+    """
+    box = mask_to_box_inclusive(mask)
+    if box is None:
+        raise ValueError("an empty mask has no box; expected at least one pixel.")
+    height, width = np.asarray(mask).shape
+    return box_image_to_1000(box, height, width)
 
 
 def box_1000_to_image(box_1000: Box, height: int, width: int) -> Box:

@@ -21,7 +21,10 @@ from cyclegrpo.regions.tokens import Code, codes_to_token, parse_tokens
 NO_TARGET_ANSWER = f"<answer>{NO_TARGET}</answer>"
 """`seg_answer` of a row whose expression matches nothing."""
 
-_MEDIA = ("<image>", "<video>")
+IMAGE = "<image>"
+"""Where an image stands in a prompt."""
+
+_MEDIA = (IMAGE, "<video>")
 
 
 @dataclass(frozen=True)

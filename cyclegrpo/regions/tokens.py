@@ -9,8 +9,10 @@ evaluation scripts pair codes across groups and turn a missing second code into 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from cyclegrpo.regions.answers import answer_text, is_explicitly_empty
 
@@ -25,6 +27,7 @@ TOKEN_TRACE = re.compile(r"<\|mt_")
 
 _TOKEN = re.compile(r"<\|mt_(?:(start)|(end)|([0-9]{4}))\|>|<\|mt_[0-9A-Za-z_]*\|?>?")
 _DEPTH = 2
+_MISSING = -1
 
 Code = tuple[int, int | None]
 """Indices into the two codebooks; None is a missing second code (only `repair=True` gives it)."""
@@ -78,6 +81,16 @@ def codes_to_tokens(codes: Iterable[tuple[int, int | None]], *, codebook_size: i
         codes_to_token(int(code0), None if code1 is None else int(code1), codebook_size=codebook_size)
         for code0, code1 in codes
     ]
+
+
+def codes_to_array(codes: Sequence[Code]) -> np.ndarray:
+    """Codes as the mask tokenizer decodes them: int64 (N, 2), with -1 for a missing second code.
+
+    >>> codes_to_array([(1, 2), (3, None)]).tolist()
+    [[1, 2], [3, -1]]
+    """
+    rows = [(code0, _MISSING if code1 is None else code1) for code0, code1 in codes]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), _DEPTH)
 
 
 def all_token_strings(codebook_size: int = 256, depth: int = 2) -> list[str]:

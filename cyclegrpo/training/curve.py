@@ -27,10 +27,10 @@ class CurveWriter(TrainerCallback):
     def __init__(self, results_dir: Path, num_steps: int) -> None:
         self.results_dir, self.num_steps = results_dir, num_steps
 
-    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called by the trainer after every logged step."""
-        rows = training_rows(state.log_history)
-        if state.is_world_process_zero and rows:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Called by the trainer after every logged step, and once at the end, with times alone."""
+        if state.is_world_process_zero and "loss" in (logs or {}):
+            rows = training_rows(state.log_history)
             write_curves(self.results_dir, rows)
             sys.stderr.write(progress_line(rows[-1], self.num_steps) + "\n")
 

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from cyclegrpo.dataset.prompts import parse_answer, parse_problem
-from cyclegrpo.dataset.schema import CYCLE_SOURCES, NO_TARGET_SOURCE, Row, read_rows
+from cyclegrpo.dataset.schema import CYCLE_SOURCES, NO_TARGET_SOURCE, Row, list_files, read_rows
 from cyclegrpo.errors import DataError
 from cyclegrpo.params import Prompts
 from cyclegrpo.regions.rle import Rle
@@ -58,11 +58,8 @@ def load_rows(dataset_dir: Path) -> dict[Task, list[tuple[str, Row]]]:
 
     Raises DataError where there is no parquet file.
     """
-    files = sorted((dataset_dir / "data").glob("*.parquet"))
-    if not files:
-        raise DataError("no parquet files here; run the stage build first", file=dataset_dir / "data")
     rows: dict[Task, list[tuple[str, Row]]] = {task: [] for task in TASKS}
-    for file in files:
+    for file in list_files(dataset_dir):
         for number, row in enumerate(read_rows(file)):
             rows[task_of(row)].append((f"{file.name}:{number}", row))
     return rows

@@ -15,16 +15,19 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForImageTextToText, AutoProcessor, TrainerCallback
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor, PrinterCallback, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig
 
+from cyclegrpo.dataset.schema import frame_of, list_files
+from cyclegrpo.dataset.tokenizers import load_tokenizer
 from cyclegrpo.errors import DataError, ParamsError
-from cyclegrpo.files import digest, load_image, sha256_file, write_json
+from cyclegrpo.files import digest, load_image_below, sha256_file, write_json
+from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
 from cyclegrpo.params import Params, Train
-from cyclegrpo.policy import prompt_to_messages, resolve_device, save_policy
+from cyclegrpo.policy import prompt_to_messages, save_policy
 from cyclegrpo.regions.spaces import space
-from cyclegrpo.tokenizer import MaskTokenizer
 from cyclegrpo.training.curve import CurveWriter, summary, training_rows
 from cyclegrpo.training.draws import Draw, draw_steps, load_rows
 from cyclegrpo.training.scoring import BoxScorer, MaskScorer, Scorer
@@ -38,12 +41,15 @@ RUN_FILE = "run.json"
 
 @dataclass(frozen=True)
 class TrainReport:
-    """What the stage prints: steps, seconds, and the mean cycle score of the first and of the last ten steps."""
+    """What the stage prints: steps, seconds, and the mean cycle score of the first and of the last ten logged steps.
+
+    The scores are None in a run without regions to describe.
+    """
 
     num_steps: int
     seconds: float
-    first_cycle_score: float
-    last_cycle_score: float
+    first_cycle_score: float | None
+    last_cycle_score: float | None
 
 
 def run_train(
@@ -64,18 +70,19 @@ def run_train(
     steps = draw_steps(rows, train.prompts, region_space, num_steps=train.num_steps, zoom=train.zoom, seed=base.seed)
     resume = checkpoint_to_resume(checkpoint_dir, run_digest(params))
     curve = CurveWriter(results_dir, train.num_steps)
-    trainer = build_trainer(params, [draw for step in steps for draw in step], checkpoint_dir, [curve])
-    start = time.perf_counter()
-    trainer.train(resume_from_checkpoint=resume)
-    seconds = time.perf_counter() - start
-    if trainer.is_world_process_zero():
-        save_policy(trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class, policy_dir)
+    with bars_on_terminals_only():
+        trainer = build_trainer(params, [draw for step in steps for draw in step], checkpoint_dir, [curve])
+        start = time.perf_counter()
+        trainer.train(resume_from_checkpoint=resume)
+        seconds = time.perf_counter() - start
+        if trainer.is_world_process_zero():
+            save_policy(trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class, policy_dir)
     logged = training_rows(trainer.state.log_history)
     metrics = summary(logged) | {"num_steps": train.num_steps}
     write_json(results_dir / "metrics.json", metrics)
     start_run(checkpoint_dir, None)
-    first, last = (metrics.get(f"{part}.caption_cycle_score", 0.0) for part in ("first", "last"))
-    return TrainReport(train.num_steps, seconds, first, last)
+    scores = (metrics.get(f"{part}.caption_cycle_score") for part in ("first", "last"))
+    return TrainReport(train.num_steps, seconds, *scores)
 
 
 def build_trainer(
@@ -84,16 +91,15 @@ def build_trainer(
     """The trainer for some draws (all steps, in order), with policy, processor, scorer and TRL configuration."""
     base, train = params.base, params.train
     device = resolve_device(base.device)
-    if not (base.policy / "config.json").is_file():
-        raise DataError("no policy here (config.json is missing)", file=base.policy)
+    require_model(base.policy, "the policy to train", "Mend base.policy, or make one first.")
     model = AutoModelForImageTextToText.from_pretrained(base.policy, dtype=torch.float32)
     if train.freeze_vision:
         model.model.visual.requires_grad_(False)
     processor = AutoProcessor.from_pretrained(base.policy)
     scorer: Scorer = BoxScorer()
     if base.region_space == "mask":
-        scorer = MaskScorer(MaskTokenizer.from_pretrained(base.tokenizer).eval().to(device), train.reward)
-    return CycleGRPOTrainer(
+        scorer = MaskScorer(load_tokenizer(base.tokenizer, device), train.reward)
+    trainer = CycleGRPOTrainer(
         model=model,
         params=train,
         space=space(base.region_space),
@@ -103,6 +109,8 @@ def build_trainer(
         processing_class=processor,
         callbacks=callbacks,
     )
+    trainer.remove_callback(PrinterCallback)  # prints every log line; `CurveWriter` says what people want to see
+    return trainer
 
 
 def draws_dataset(draws: list[Draw], dataset_dir: Path) -> Dataset:
@@ -110,11 +118,18 @@ def draws_dataset(draws: list[Draw], dataset_dir: Path) -> Dataset:
 
     def load(rows: dict[str, list[int]]) -> dict[str, list[Any]]:
         chosen = [draws[index] for index in rows["index"]]
-        images = [[load_image(dataset_dir / path) for path in draw.images] for draw in chosen]
+        images = [_open_images(draw, dataset_dir) for draw in chosen]
         prompts = [prompt_to_messages(draw.prompt, loaded) for draw, loaded in zip(chosen, images, strict=True)]
         return {"prompt": prompts, "draw": chosen, "whole_image": [loaded[0] for loaded in images]}
 
     return Dataset.from_dict({"index": list(range(len(draws)))}).with_transform(load)
+
+
+def _open_images(draw: Draw, dataset_dir: Path) -> list[Image.Image]:
+    """The whole image, in the frame of the true masks, and the crop, if the draw has one."""
+    whole, *crops = draw.images
+    image = load_image_below(dataset_dir, whole, declared_size=frame_of(draw.target_rle))
+    return [image, *(load_image_below(dataset_dir, crop) for crop in crops)]
 
 
 def trl_config(train: Train, seed: int, output_dir: Path, *, use_cpu: bool) -> GRPOConfig:
@@ -166,7 +181,7 @@ def trl_config(train: Train, seed: int, output_dir: Path, *, use_cpu: bool) -> G
 def run_digest(params: Params) -> str:
     """What an interrupted run must share with its continuation: parameters, rows, policy and tokenizer."""
     base = params.base
-    files = sorted((base.dataset_dir / "data").glob("*.parquet"))
+    files = list_files(base.dataset_dir)
     models = [path for folder in (base.policy, base.tokenizer) for path in sorted(folder.glob("*.safetensors"))]
     contents = {path.as_posix(): sha256_file(path) for path in [*files, *models]}
     return digest(params.train.model_dump(mode="json"), base.seed, base.region_space, contents)

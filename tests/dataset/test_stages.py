@@ -316,7 +316,7 @@ def test_duplicate_records_give_one_row(tmp_path: Path) -> None:
 def test_a_missing_tokenizer_is_one_clear_error(tmp_path: Path) -> None:
     params = make_params(tmp_path, sources=write_world(tmp_path))
     run_link(params)
-    with pytest.raises(DataError, match=r"holds no config\.json; expected a mask tokenizer"):
+    with pytest.raises(DataError, match=r"config\.json is missing; expected the folder of a mask tokenizer"):
         regions_stage.run_regions(params)
 
 

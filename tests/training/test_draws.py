@@ -66,5 +66,5 @@ def test_a_task_without_rows_is_named(dataset_dir):
 
 
 def test_no_dataset_is_named(tmp_path):
-    with pytest.raises(DataError, match="run the stage build first"):
+    with pytest.raises(DataError, match="Run the build stage first"):
         load_rows(tmp_path)

@@ -14,18 +14,9 @@ from cyclegrpo.training.run import run_train, trl_config
 from tests.training.test_trainer import BASE
 
 
-class Loader:
-    """Stands for the class `MaskTokenizer`: `from_pretrained` gives the rectangles."""
-
-    def __init__(self, tokenizer):
-        tokenizer.eval = lambda: tokenizer
-        tokenizer.to = lambda device: tokenizer
-        self.from_pretrained = lambda path: tokenizer
-
-
 @pytest.fixture
 def params(policy_dir, dataset_dir, tmp_path, rectangles, monkeypatch):
-    monkeypatch.setattr(run_module, "MaskTokenizer", Loader(rectangles))
+    monkeypatch.setattr(run_module, "load_tokenizer", lambda folder, device: rectangles)
     source = {"name": "s", "format": "denseworld", "annotations": "a.json", "image_root": "i", "link_as": "s"}
     base = {
         "dataset_dir": dataset_dir,
@@ -68,6 +59,13 @@ def test_a_resumed_run_is_the_uninterrupted_run(params, tmp_path, monkeypatch):
     assert [path.name for path in (parts / "checkpoints").iterdir()] == ["run.json"]
 
 
+def test_the_stage_says_one_line_a_step_on_standard_error(params, tmp_path, capfd):
+    train_into(params, tmp_path)
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert [line.split("  ")[0] for line in said.err.splitlines()] == [f"step {number}/4" for number in range(1, 5)]
+
+
 def test_an_unfinished_run_with_other_params_is_not_overwritten(params, tmp_path, monkeypatch):
     root = tmp_path / "root"
     monkeypatch.setattr(CurveWriter, "on_log", _interrupt_at(3))
@@ -96,7 +94,7 @@ def test_the_trained_policy_is_a_model_of_its_own(params, tmp_path):
 
 def test_a_missing_policy_is_named(params, tmp_path):
     missing = params.model_copy(update={"base": params.base.model_copy(update={"policy": tmp_path / "nowhere"})})
-    with pytest.raises(DataError, match="no policy here"):
+    with pytest.raises(DataError, match=r"nowhere: config\.json is missing"):
         train_into(missing, tmp_path)
 
 

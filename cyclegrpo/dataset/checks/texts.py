@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cyclegrpo.dataset.prompts import IMAGE, Problem, Zoom, parse_answer, parse_problem
+from cyclegrpo.dataset.prompts import Problem, Zoom, parse_answer, parse_problem
 from cyclegrpo.dataset.schema import CYCLE_SOURCES, GRPO_SOURCES, NO_TARGET_SOURCE, UNUSED_COLUMNS
 from cyclegrpo.errors import DataError
 from cyclegrpo.regions.boxes import parse_boxes
 from cyclegrpo.regions.geometry import rle_to_mask
+from cyclegrpo.regions.spaces import IMAGE
 from cyclegrpo.regions.tokens import TOKEN_TRACE, parse_tokens
 
 Problems = Iterator[tuple[str, str, str]]

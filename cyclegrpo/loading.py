@@ -1,0 +1,47 @@
+"""Loading models: is one there, on which device, and with progress bars only where somebody can see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cyclegrpo.errors import DataError
+
+
+def require_model(folder: Path, what: str, remedy: str) -> None:
+    """DataError where a folder holds no model as `save_pretrained` writes it.
+
+    Args:
+        what: the model that is expected, for the message.
+        remedy: what to do, for the message.
+
+    >>> require_model(Path("nowhere"), "a policy", "Set base.policy.")
+    Traceback (most recent call last):
+    ...
+    cyclegrpo.errors.DataError: nowhere: config.json is missing; expected the folder of a policy. Set base.policy.
+    """
+    if not (folder / "config.json").is_file():
+        raise DataError(f"config.json is missing; expected the folder of {what}. {remedy}", file=folder)
+
+
+def resolve_device(device: str) -> str:
+    """`auto` becomes `cuda` where there is one, else `cpu`; every other name is kept."""
+    if device != "auto":
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def bars_on_terminals_only() -> Iterator[None]:
+    """Inside, transformers draws the bars of loading and saving on terminals only, and not into logs."""
+    from transformers.utils import logging
+
+    # tqdm itself looks whether there is a terminal where `disable` is None.
+    before = logging.set_tqdm_hook(lambda factory, args, kwargs: factory(*args, **{**kwargs, "disable": None}))
+    try:
+        yield
+    finally:
+        logging.set_tqdm_hook(before)
