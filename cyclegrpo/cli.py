@@ -118,8 +118,12 @@ def check(
         return _check_config(params, as_json)
     settings = _load(params)
     from cyclegrpo.dataset.check import run_check
+    from cyclegrpo.dataset.checks.terminal import print_problems
 
-    return _show_report("check", run_check(settings), as_json)
+    report = run_check(settings)
+    if not as_json:
+        print_problems(report, settings.check.max_problems)
+    return _show_report("check", report, as_json)
 
 
 @app.command()

@@ -10,13 +10,11 @@ from pipeline.stage import run_stage
 
 def run(params: Params) -> Any:
     """The stage's report, with its problems printed."""
-    from rich.console import Console
-
     from cyclegrpo.dataset.check import run_check
-    from cyclegrpo.dataset.checks.terminal import report_tables
+    from cyclegrpo.dataset.checks.terminal import print_problems
 
     report = run_check(params)
-    Console().print(report_tables(report, params.check.max_problems))
+    print_problems(report, params.check.max_problems)
     return report
 
 

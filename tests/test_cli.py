@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 
 from cyclegrpo import __version__
 from cyclegrpo.cli import DataStage, app
+from cyclegrpo.dataset.check import CheckReport
+from cyclegrpo.dataset.checks.findings import Finding
 from cyclegrpo.errors import DataError
 from cyclegrpo.params import Params
 from tests.test_params import ROOT, write_params
@@ -140,9 +142,13 @@ def test_limits_reach_the_params(calls: Calls, params: str) -> None:
     assert (calls[0][1].train.num_steps, calls[1][1].evaluate.num_regions) == (2, 7)
 
 
-def test_a_failed_check_is_exit_code_1(calls: Calls, params: str) -> None:
-    calls.result = FakeReport(exit_code=1)
-    assert invoke("check", "--params", params).exit_code == 1
+def test_a_failed_check_is_exit_code_1_and_shows_what_failed(calls: Calls, params: str) -> None:
+    finding = Finding("data/a.parquet", 3, "images", "image_missing", "no such file")
+    calls.result = CheckReport(num_files=1, num_rows=4, num_errors=1, kinds={"image_missing": 1}, findings=[finding])
+    result = invoke("check", "--params", params)
+    assert result.exit_code == 1
+    assert "4 rows in 1 files: 1 errors, 0 warnings" in result.output
+    assert "image_missing" in result.output and "no such file" in result.output
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
     from cyclegrpo.dataset.check import CheckReport
+
+
+def print_problems(report: CheckReport, max_problems: int) -> None:
+    """Print `report_tables` on standard output; stage and command share it."""
+    Console().print(report_tables(report, max_problems))
 
 
 def report_tables(report: CheckReport, max_problems: int) -> RenderableType:
