@@ -32,8 +32,9 @@ class MaskTokenizerConfig(PreTrainedConfig):
         "mask_encoder_config": Sam2MaskDecoderConfig,
     }
 
-    sam2_config: dict | PreTrainedConfig | None = None
-    mask_encoder_config: dict | PreTrainedConfig | None = None
+    # A dict or None when given, always a config afterwards; transformers' own field types say less than that.
+    sam2_config: Any = None
+    mask_encoder_config: Any = None
     codebook_size: int = 256
     codebook_depth: int = 2
     multimask_output: bool = True

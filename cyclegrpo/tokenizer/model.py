@@ -188,7 +188,7 @@ class MaskTokenizer(PreTrainedModel):
             image = Image.fromarray(image)
         side = self.config.image_size
         resized = np.asarray(image.convert("RGB").resize((side, side)), dtype=np.float32) / 255
-        normalised = (resized - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STD)
+        normalised = (resized - np.array(IMAGENET_MEAN, np.float32)) / np.array(IMAGENET_STD, np.float32)
         return torch.from_numpy(normalised).permute(2, 0, 1)
 
     def image_features(self, pixels_B3HW: Tensor) -> ImageFeatures:
