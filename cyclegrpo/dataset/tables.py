@@ -25,9 +25,10 @@ def read_work_rows(work_dir: Path, table: str, columns: Sequence[str] | None = N
     path = work_dir / f"{table}.parquet"
     stage = STAGE_OF_TABLE[table]
     if not path.is_file():
-        raise DataError(f"no such file; expected the table of stage {stage}. Run that stage first.", path)
+        raise DataError(f"no such file; expected the table of the {stage} stage. Run the {stage} stage first.", path)
     try:
         return pq.read_table(path, columns=columns).to_pylist()
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(f"is not the table of stage {stage} ({reason}). Remove it and run that stage.", path) from error
+        message = f"is not the table of the {stage} stage ({reason}). Remove it and run the {stage} stage again."
+        raise DataError(message, path) from error

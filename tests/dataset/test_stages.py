@@ -320,17 +320,7 @@ def test_a_missing_tokenizer_is_one_clear_error(tmp_path: Path) -> None:
         regions_stage.run_regions(params)
 
 
-@pytest.mark.parametrize(
-    ("run", "stage"),
-    [(run_regions, "link"), (run_crop, "regions"), (run_tokenize, "crop"), (run_build, "regions")],
-)
-def test_a_missing_table_names_the_stage_to_run(tmp_path: Path, run: Callable[[Params], Any], stage: str) -> None:
-    params = make_params(tmp_path, sources=write_world(tmp_path))
-    with pytest.raises(DataError, match=f"no such file; expected the table of stage {stage}"):
-        run(params)
-
-
 def test_a_broken_table_is_one_clear_error(built: Params) -> None:
     (built.base.work_dir / "crops.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match=r"crops\.parquet: is not the table of stage crop"):
+    with pytest.raises(DataError, match=r"crops\.parquet: is not the table of the crop stage"):
         run_build(built)
