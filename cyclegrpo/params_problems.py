@@ -131,6 +131,8 @@ def ineffective_settings(params: Params) -> Iterator[str]:
         yield "train.num_captions is 1, and a group of one has no advantage; expected >= 2"
     if train.num_groundings < 2 and train.optimise != "captions":
         yield "train.num_groundings is 1, and a group of one has no advantage; expected >= 2, or optimise: captions"
+    if train.prompts.caption == 0 and train.optimise != "captions":
+        yield "train.prompts.caption is 0, so that there are no groundings to optimise; set optimise: captions"
     yield from _prompts_without_source(params)
 
 
