@@ -99,8 +99,12 @@ class ShardStore:
 
 
 @cache
-def code_digest() -> str:
-    """Digest of the package's source files that a shard's content depends on: other code may give other data."""
+def code_digest(*others: str) -> str:
+    """Digest of the package's source files that a shard's content depends on: other code may give other data.
+
+    Args:
+        others: patterns of further files, below the package, that what is kept depends on.
+    """
     package = Path(__file__).parent.parent
-    files = sorted(path for pattern in _CODE for path in package.glob(pattern))
+    files = sorted({path for pattern in (*_CODE, *others) for path in package.glob(pattern)})
     return digest([[path.relative_to(package).as_posix(), sha256_file(path)] for path in files])

@@ -3,7 +3,7 @@
 Writes `results/evaluate/metrics.json` (`before.*`, `after.*`, `change.*`, each number with its `_se`),
 `predictions.jsonl` (one line per model and item, in the order of the set) and `examples.json` (the first regions,
 with pictures, for the page). A model's predictions are kept below `base.work_dir` and reused while the model, the
-data and the settings are the same.
+data, the settings and the code are the same.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 from tqdm import tqdm
 
+from cyclegrpo.dataset.shards import code_digest
 from cyclegrpo.dataset.tokenizers import load_tokenizer
 from cyclegrpo.evaluation.blocks import Block, num_blocks, prepare_blocks
 from cyclegrpo.evaluation.heldout import Heldout, read_heldout
@@ -160,7 +161,7 @@ class _Models:
         return self._base
 
     def _key(self, model: Path) -> str:
-        """A digest of everything that the predictions of a model depend on."""
+        """A digest of everything that the predictions of a model depend on, the code included."""
         base, settings = self._params.base, self._params.evaluate
         files = [settings.annotations, settings.instances]
         folders = [model, base.tokenizer, *([base.policy] if settings.frozen_grounder else [])]
@@ -168,7 +169,8 @@ class _Models:
         sums = [sha256_file(file) for file in files if file.is_file()]
         crop = crop_as_trained(self._params).model_dump(mode="json")
         asked = settings.model_dump(mode="json", exclude={"num_examples", "truth"})
-        return digest(sums, asked, crop, base.region_space, base.seed, base.max_skip_ratio)
+        code = code_digest("evaluation/*.py", "policy.py", "rewards/*.py")
+        return digest(sums, asked, crop, base.region_space, base.seed, base.max_skip_ratio, code)
 
 
 def load_policy(path: Path, device: str) -> Generates:
