@@ -79,7 +79,7 @@ SPARKS = {
     "expression/overlap": "IoU on given expressions",
     "no_target/accuracy": "No-target accuracy",
     "captions/kl": "KL to the reference, captions",
-    "captions/frac_reward_zero_std": "Caption groups without a signal",
+    "captions/zero_variance": "Caption groups without a signal",
     "grounding/unparsable": "Unreadable groundings",
 }
 """Columns of the curve file that are drawn small, if they are there."""

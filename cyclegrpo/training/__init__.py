@@ -1,1 +1,1 @@
-"""CycleGRPO on TRL: what a step draws (`draws`), scores (`scoring`), the loop (`trainer`), the run (`run`)."""
+"""CycleGRPO on TRL: what is asked (`draws`), got (`answers`) and scored (`scoring`), the loop (`trainer`), `run`."""

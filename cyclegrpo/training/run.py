@@ -68,7 +68,7 @@ def run_train(
     region_space = space(base.region_space)
     rows = load_rows(base.dataset_dir)
     steps = draw_steps(rows, train.prompts, region_space, num_steps=train.num_steps, zoom=train.zoom, seed=base.seed)
-    resume = checkpoint_to_resume(checkpoint_dir, run_digest(params))
+    resume = resume_or_start(checkpoint_dir, run_digest(params))
     curve = CurveWriter(results_dir, train.num_steps)
     with bars_on_terminals_only():
         trainer = build_trainer(params, [draw for step in steps for draw in step], checkpoint_dir, [curve])
@@ -143,6 +143,12 @@ def trl_config(train: Train, seed: int, output_dir: Path, *, use_cpu: bool) -> G
             f"train: {prompts} prompts with {train.num_captions} captions each do not divide into {num_parts} equal "
             "micro-batches; change train.prompts, train.num_captions or train.micro_batches"
         )
+    num_groundings = train.prompts.caption * train.num_captions * train.num_groundings
+    if train.optimise != "captions" and num_groundings % train.micro_batches:
+        raise ParamsError(
+            f"train: {num_groundings} groundings a step do not divide into {train.micro_batches} equal micro-batches; "
+            "change train.prompts.caption, train.num_groundings or train.micro_batches"
+        )
     return GRPOConfig(
         output_dir=str(output_dir),
         max_steps=train.num_steps,
@@ -187,8 +193,11 @@ def run_digest(params: Params) -> str:
     return digest(params.train.model_dump(mode="json"), base.seed, base.region_space, contents)
 
 
-def checkpoint_to_resume(checkpoint_dir: Path, run: str) -> str | None:
-    """The last checkpoint of this very run, or None to begin; DataError if the folder holds another unfinished run."""
+def resume_or_start(checkpoint_dir: Path, run: str) -> str | None:
+    """The last checkpoint of this very run; None where there is none, and then the folder is emptied for a new run.
+
+    DataError if the folder holds checkpoints of another unfinished run.
+    """
     run_file = checkpoint_dir / RUN_FILE
     last = get_last_checkpoint(str(checkpoint_dir)) if checkpoint_dir.is_dir() else None
     if last is not None and run_file.is_file():

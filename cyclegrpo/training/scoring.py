@@ -2,7 +2,7 @@
 
 Masks are decoded by the mask tokenizer. It sees every image once per step, and every distinct pair of codes on an image
 is decoded once, however many answers hold it: the image encoder is the cost (one pass equals about 200 decodes on the
-large config), so the exact overlap is affordable (`decode_s` and `encode_s` say what it takes).
+large config), so the exact overlap is affordable (`seconds` says what it takes).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cyclegrpo.regions.boxes import parse_boxes
 from cyclegrpo.regions.geometry import masks_union
 from cyclegrpo.regions.overlap import box_overlap, mask_overlap, token_overlap
 from cyclegrpo.regions.rle import rle_to_mask
-from cyclegrpo.regions.tokens import Code, parse_tokens
+from cyclegrpo.regions.tokens import Code, codes_to_array, parse_tokens
 from cyclegrpo.training.draws import Draw
 
 
@@ -40,7 +40,12 @@ class AnswerScore:
 
 
 class Scorer(Protocol):
-    """Scores answers about the images of one step."""
+    """Scores answers about the images of one step.
+
+    `seconds`: what took how long since the step began, by name.
+    """
+
+    seconds: dict[str, float]
 
     def start_step(self) -> None:
         """Forget the last step's images and set the clocks to zero."""
@@ -61,8 +66,7 @@ class MaskScorer:
         """See `Scorer`."""
         self._features: dict[str, Any] = {}
         self._masks: dict[tuple[str, Code], np.ndarray] = {}
-        self.encode_s = self.decode_s = 0.0
-        self.num_decoded = 0
+        self.seconds = {"encode_s": 0.0, "decode_s": 0.0}
 
     def score(self, answers: Sequence[str], draws: Sequence[Draw], images: Sequence[Image.Image]) -> list[AnswerScore]:
         """See `Scorer`."""
@@ -88,7 +92,7 @@ class MaskScorer:
         if new_images:
             features = self.tokenizer.embed_images([image_of[name] for name in new_images])
             self._features |= {name: features[i] for i, name in enumerate(new_images)}
-        self.encode_s += time.perf_counter() - start
+        self.seconds["encode_s"] += time.perf_counter() - start
         wanted: dict[str, dict[Code, None]] = {name: {} for name in image_of}
         for draw, pairs in zip(draws, codes, strict=True):
             wanted[draw.images[0]].update(dict.fromkeys(p for p in pairs if (draw.images[0], p) not in self._masks))
@@ -97,15 +101,15 @@ class MaskScorer:
             if new_pairs:
                 masks = self._decode(name, list(new_pairs), image_of[name])
                 self._masks |= {(name, pair): mask for pair, mask in zip(new_pairs, masks, strict=True)}
-                self.num_decoded += len(new_pairs)
-        self.decode_s += time.perf_counter() - start
+        self.seconds["decode_s"] += time.perf_counter() - start
 
     def _decode(self, name: str, pairs: list[Code], image: Image.Image) -> np.ndarray:
         """Masks (N, H, W) bool, at the image's size or at the size of the logits (`reward.resolution`)."""
-        codes = np.array([[first, -1 if second is None else second] for first, second in pairs])
+        codes = codes_to_array(pairs)
         if self.reward.resolution == "image":
             return np.asarray(self.tokenizer.decode_masks(self._features[name], codes, image.height, image.width))
-        return np.asarray((self.tokenizer.decode(self._features[name], codes) > 0.5).cpu())
+        logits = self.tokenizer.decode(self._features[name], codes)
+        return np.asarray((logits > self.tokenizer.config.mask_threshold).cpu())
 
     def _decoded(self, draw: Draw, codes: Sequence[Code]) -> list[np.ndarray]:
         return [self._masks[draw.images[0], pair] for pair in codes]
@@ -117,7 +121,7 @@ class MaskScorer:
         masks = [rle_to_mask(rle) for rle in draw.target_rle]
         if not masks or self.reward.resolution == "image":
             return masks
-        side = 4 * (self.tokenizer.config.image_size // 16)
+        side = self.tokenizer.config.image_size // 4
         union = Image.fromarray(masks_union(masks, image.height, image.width))
         return [np.asarray(union.resize((side, side), Image.Resampling.BOX)) > 0]
 
@@ -126,7 +130,8 @@ class BoxScorer:
     """Overlap of box answers with the target: IoU of the areas, in the 0..1000 frame."""
 
     def start_step(self) -> None:
-        """See `Scorer`; nothing is kept between steps."""
+        """See `Scorer`; nothing is kept between steps, and nothing takes time."""
+        self.seconds: dict[str, float] = {}
 
     def score(self, answers: Sequence[str], draws: Sequence[Draw], images: Sequence[Image.Image]) -> list[AnswerScore]:
         """See `Scorer`; the images are not needed."""

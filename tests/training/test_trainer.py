@@ -81,17 +81,14 @@ def test_the_loss_is_the_weighted_sum_of_the_tasks_token_means(
 ):
     trainer = make_trainer(policy_dir, dataset_dir, rectangles, tmp_path, **changes)
     whole = {}
-    answer = trainer._answer
 
-    def remember(phase, questions):
-        # Random policies hardly ever find a region, so the rewards that make advantages are drawn here.
-        batch = answer(phase, questions)
-        rng = np.random.default_rng(len(questions))
-        batch["advantages"] = torch.tensor(rng.normal(size=len(questions)), dtype=torch.float32)
-        whole[phase.name] = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
-        return batch
+    def draw_advantages(answers, rewards, **_):
+        # Random policies hardly ever find a region, so the rewards would all be alike.
+        rng = np.random.default_rng(len(rewards))
+        answers.batch["advantages"] = torch.tensor(rng.normal(size=len(rewards)), dtype=torch.float32)
+        whole[answers.task] = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in answers.batch.items()}
 
-    monkeypatch.setattr(trainer, "_answer", remember)
+    monkeypatch.setattr(trainer, "_set_advantages", draw_advantages)
     with torch.no_grad():  # away from the reference, so that the KL counts
         for parameter in trainer.model.parameters():
             parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
