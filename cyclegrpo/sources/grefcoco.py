@@ -66,7 +66,9 @@ def load_instances(path: Path) -> Instances:
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}", file=path) from error
+        reason = error.strerror or error
+        message = f"cannot be read: {reason}; expected COCO instances. Mend its path in the params."
+        raise DataError(message, path) from error
     except ValueError as error:
         raise DataError(f"is not JSON: {error}", file=path) from error
     if not isinstance(content, dict) or not content.get("images") or "annotations" not in content:

@@ -43,7 +43,10 @@ def iter_json_list(path: Path, *, chunk_chars: int = CHUNK_CHARS) -> Iterator[An
             if rest:
                 raise DataError(f"the JSON list is followed by {_shown(rest)}", file=path)
     except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}", file=path) from error
+        reason = error.strerror or error
+        raise DataError(
+            f"cannot be read: {reason}; expected a JSON list. Mend its path in the params.", path
+        ) from error
     except UnicodeDecodeError as error:
         raise DataError(f"is not UTF-8 text: {error}", file=path) from error
 
