@@ -6,6 +6,7 @@ import pytest
 
 from cyclegrpo.evaluation.blocks import prepare_blocks
 from cyclegrpo.evaluation.run import evaluate_policy, predict_policy
+from cyclegrpo.evaluation.scoring import Answer
 from cyclegrpo.params import Crop
 from cyclegrpo.regions.spaces import BOX, MASK
 
@@ -138,3 +139,12 @@ def test_box_space(heldout, settings):
     # Half of the left bar, and nothing of the right one.
     assert [region.greedy.located.iou for region in said.regions] == [0.5, 0.0]
     assert said.regions[0].found == [[0, 0, 250, 500]]
+
+
+def test_a_box_is_asked_about_as_rows_spell_it_and_scored_against_what_is_there(heldout):
+    """Columns 0-1 of 8: the last column of the prompt's box is 1, the region itself ends at 2."""
+    (block,) = make_blocks(heldout, space=BOX)
+    target = block.targets[0]
+    assert target.prompt == BOX.describe("[0, 0, 125, 875]")
+    answer = Answer(target.region.image, "[0, 0, 250, 1000]", target.region)
+    assert block.scorer.score([answer])[0].iou == 1.0

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from cyclegrpo.errors import DataError
 from cyclegrpo.params import Prompts
 from cyclegrpo.regions.spaces import MASK
 from cyclegrpo.regions.tokens import codes_to_token
-from cyclegrpo.training.draws import draw_steps, draw_target, load_rows
+from cyclegrpo.training.draws import Draw, draw_steps, draw_target, load_rows
+from cyclegrpo.training.run import draws_dataset
 
 ONE, TWO, ZOOMED = codes_to_token(10, 20), codes_to_token(40, 30), codes_to_token(5, 80)
 
@@ -68,3 +71,17 @@ def test_a_task_without_rows_is_named(dataset_dir):
 def test_no_dataset_is_named(tmp_path):
     with pytest.raises(DataError, match="Run the build stage first"):
         load_rows(tmp_path)
+
+
+def test_images_are_opened_in_the_frame_of_the_true_masks_and_below_the_dataset_only(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # stored lying on its side: 8 wide, 4 high
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (8, 4)).save(tmp_path / "images" / "a.jpg", exif=exif)
+    upright = Draw("expression", "<image>\nWhere?", ("images/a.jpg",), (ONE,), ({"size": [8, 4], "counts": "`0"},), "r")
+    as_stored = replace(upright, target_rle=None)
+    outside = replace(upright, images=("../a.jpg",))
+    dataset = draws_dataset([upright, as_stored, outside], tmp_path)
+    assert [dataset[i]["whole_image"].size for i in (0, 1)] == [(4, 8), (8, 4)]
+    with pytest.raises(DataError, match="leaves its root"):
+        dataset[2]
