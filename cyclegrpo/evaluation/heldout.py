@@ -16,7 +16,7 @@ from PIL import Image
 
 from cyclegrpo.dataset.link import ImageFinder
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import load_image
+from cyclegrpo.files import MAX_PIXELS, load_image
 from cyclegrpo.params import Evaluate
 from cyclegrpo.regions.geometry import rle_to_mask
 from cyclegrpo.sources.grefcoco import read_grefcoco
@@ -80,7 +80,7 @@ def heldout_in_memory(
     return Heldout(tuple(regions), tuple(no_targets), lambda name, size: images[name])
 
 
-def read_heldout(params: Evaluate, *, max_skip_ratio: float = 0.01) -> Heldout:
+def read_heldout(params: Evaluate, *, max_skip_ratio: float = 0.01, max_pixels: int = MAX_PIXELS) -> Heldout:
     """The held-out set of the `evaluate` section: `num_regions` regions and as many no-target expressions.
 
     A region is the target of a single-target expression; all expressions with that target are given ones. Images are
@@ -107,7 +107,7 @@ def read_heldout(params: Evaluate, *, max_skip_ratio: float = 0.01) -> Heldout:
     finder = ImageFinder(params.image_root)
 
     def open_image(name: str, size: tuple[int, int] | None) -> Image.Image:
-        return load_image(finder.find(name), declared_size=size)
+        return load_image(finder.find(name), declared_size=size, max_pixels=max_pixels)
 
     return Heldout(tuple(regions), tuple(no_targets), open_image, len(skips))
 

@@ -93,7 +93,7 @@ def run_evaluate(params: Params, *, trained: Path = TRAINED, results: Path = RES
     settings = params.evaluate
     # Before anything else: the old policy is asked for minutes before the new one is loaded.
     require_model(trained, "the trained policy", "Run the train stage first.")
-    heldout = read_heldout(settings, max_skip_ratio=params.base.max_skip_ratio)
+    heldout = read_heldout(settings, max_skip_ratio=params.base.max_skip_ratio, max_pixels=params.check.max_pixels)
     truth = Truth.load(settings.truth) if settings.truth is not None else None
     models = _Models(params, heldout)
     before = models.predictions("before", params.base.policy)

@@ -23,7 +23,7 @@ from trl import GRPOConfig
 from cyclegrpo.dataset.schema import frame_of, list_files
 from cyclegrpo.dataset.tokenizers import load_tokenizer
 from cyclegrpo.errors import DataError, ParamsError
-from cyclegrpo.files import digest, load_image_below, sha256_file, write_json
+from cyclegrpo.files import MAX_PIXELS, digest, load_image_below, sha256_file, write_json
 from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
 from cyclegrpo.params import Params, Train
 from cyclegrpo.policy import prompt_to_messages, save_policy
@@ -105,7 +105,7 @@ def build_trainer(
         space=space(base.region_space),
         scorer=scorer,
         args=trl_config(train, base.seed, checkpoint_dir, use_cpu=device == "cpu"),
-        train_dataset=draws_dataset(draws, base.dataset_dir),
+        train_dataset=draws_dataset(draws, base.dataset_dir, max_pixels=params.check.max_pixels),
         processing_class=processor,
         callbacks=callbacks,
     )
@@ -113,23 +113,23 @@ def build_trainer(
     return trainer
 
 
-def draws_dataset(draws: list[Draw], dataset_dir: Path) -> Dataset:
+def draws_dataset(draws: list[Draw], dataset_dir: Path, *, max_pixels: int = MAX_PIXELS) -> Dataset:
     """The draws as TRL reads them: `prompt` (messages with images), `draw`, `whole_image`; images open on demand."""
 
     def load(rows: dict[str, list[int]]) -> dict[str, list[Any]]:
         chosen = [draws[index] for index in rows["index"]]
-        images = [_open_images(draw, dataset_dir) for draw in chosen]
+        images = [_open_images(draw, dataset_dir, max_pixels) for draw in chosen]
         prompts = [prompt_to_messages(draw.prompt, loaded) for draw, loaded in zip(chosen, images, strict=True)]
         return {"prompt": prompts, "draw": chosen, "whole_image": [loaded[0] for loaded in images]}
 
     return Dataset.from_dict({"index": list(range(len(draws)))}).with_transform(load)
 
 
-def _open_images(draw: Draw, dataset_dir: Path) -> list[Image.Image]:
+def _open_images(draw: Draw, dataset_dir: Path, max_pixels: int) -> list[Image.Image]:
     """The whole image, in the frame of the true masks, and the crop, if the draw has one."""
     whole, *crops = draw.images
-    image = load_image_below(dataset_dir, whole, declared_size=frame_of(draw.target_rle))
-    return [image, *(load_image_below(dataset_dir, crop) for crop in crops)]
+    image = load_image_below(dataset_dir, whole, declared_size=frame_of(draw.target_rle), max_pixels=max_pixels)
+    return [image, *(load_image_below(dataset_dir, crop, max_pixels=max_pixels) for crop in crops)]
 
 
 def trl_config(train: Train, seed: int, output_dir: Path, *, use_cpu: bool) -> GRPOConfig:
