@@ -101,6 +101,7 @@ class ColdStart(Section):
     seed: int = Field(ge=0, lt=2**32, description="Seed of the first weights and of every draw.")
     warmup_steps: int = Field(ge=0, description="Steps in which visual tokens learn to name their objects.")
     warmup_learning_rate: float = Field(gt=0.0)
+    warmup_images_per_step: int = Field(ge=1, description="Scenes per step of the vision warm-up.")
     num_steps: int = Field(ge=1, description="Steps of supervised fine-tuning.")
     learning_rate: float = Field(gt=0.0)
     images_per_step: int = Field(ge=1, description="Scenes per step.")
