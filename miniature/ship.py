@@ -91,10 +91,10 @@ def ship(tokenizer_dir: Path, policy_dir: Path) -> dict[str, Any]:
         shutil.rmtree(CHECKPOINTS / name, ignore_errors=True)
         shutil.copytree(folder, CHECKPOINTS / name)
     figures = measure_checkpoints(CHECKPOINTS / "tokenizer", CHECKPOINTS / "policy")
-    seeds = {name: getattr(load_miniature_params(), name).seed for name in ("tokenizer", "coldstart")}
-    write_json(
-        CHECKPOINTS / METRICS, {"command": COMMAND, "seeds": seeds, "num_scenes": NUM_SCENES, "figures": figures}
-    )
+    miniature = load_miniature_params()
+    seeds = {"tokenizer": miniature.tokenizer.seed, "policy": miniature.coldstart.seed}
+    record = {"commands": COMMANDS, "seeds": seeds, "num_scenes": NUM_SCENES, "figures": figures}
+    write_json(CHECKPOINTS / METRICS, record)
     return figures
 
 
