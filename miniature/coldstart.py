@@ -120,6 +120,9 @@ def train_cold_start(
 
 
 def _shuffled_batches(scenes: Sequence[KnownScene], size: int, rng: np.random.Generator) -> Iterator[list[KnownScene]]:
+    """Batches without end, a fresh shuffle in every pass. Raises ValueError where the scenes do not fill one batch."""
+    if size > len(scenes):
+        raise ValueError(f"{len(scenes)} scenes do not fill a step of {size}; draw more, or show fewer in a step")
     while True:
         order = rng.permutation(len(scenes))
         for start in range(0, len(order) - size + 1, size):

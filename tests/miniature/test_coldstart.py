@@ -137,7 +137,9 @@ def test_only_answers_are_learned(policy, scenes, settings):
 
 
 def test_training_is_repeatable_and_lowers_both_losses(scenes, settings, tmp_path):
-    short = settings.model_copy(update={"warmup_steps": 12, "num_steps": 12, "images_per_step": 2})
+    short = settings.model_copy(
+        update={"warmup_steps": 12, "num_steps": 12, "images_per_step": 2, "warmup_images_per_step": 2}
+    )
     weights = []
     for _ in range(2):
         model, processor = new_policy(short)
@@ -151,3 +153,8 @@ def test_training_is_repeatable_and_lowers_both_losses(scenes, settings, tmp_pat
     save_policy(model.half(), processor, tmp_path / "policy")
     policy = Policy.load(tmp_path / "policy", "cpu")
     assert len(policy.generate([MASK.locate("the circle")], [[scenes[0].image]], max_new_tokens=3)) == 1
+
+
+def test_scenes_that_do_not_fill_a_step_are_an_error_and_not_a_loop_without_end(policy, scenes, settings):
+    with pytest.raises(ValueError, match="4 scenes do not fill a step of 16"):
+        train_cold_start(*policy, scenes, settings.model_copy(update={"warmup_images_per_step": 16}))
