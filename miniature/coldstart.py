@@ -14,7 +14,7 @@ Distinct images of a batch are encoded once and their features shared by all tur
 
 from __future__ import annotations
 
-import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,8 +37,6 @@ from miniature.params import ColdStart, MiniatureParams
 from miniature.policy import build_model, build_processor, build_tokenizer
 from miniature.scene import COLUMNS, ROWS, VOCABULARY, caption_of, draw_scene
 from miniature.turns import IGNORE, NO_ANSWERS, Turn, TurnEncoder, draw_turns, fixed_sentences
-
-logger = logging.getLogger(__name__)
 
 POLICY_DIR = Path("data/miniature/policy")
 RESULTS_DIR = Path("results/miniature/coldstart")
@@ -204,7 +202,8 @@ def run_cold_start(
         losses.append((phase, step, loss))
         if step % LOG_STEPS == LOG_STEPS - 1:
             mean = np.mean([value for _, _, value in losses[-LOG_STEPS:]])
-            logger.info("%s step %d  loss %.4f  %.0f s", phase, step + 1, mean, time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            sys.stderr.write(f"{phase} step {step + 1}  loss {mean:.4f}  {seconds:.0f} s\n")
 
     train_cold_start(model, processor, scenes, settings, on_step)
     save_policy(model.half(), processor, policy_dir)
