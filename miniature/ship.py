@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from cyclegrpo.console import guarded
+from cyclegrpo.console import guarded, print_report
 from cyclegrpo.files import write_json
 from cyclegrpo.params import load_params
 from miniature.params import MiniatureParams, load_miniature_params
@@ -101,4 +101,5 @@ def ship(tokenizer_dir: Path, policy_dir: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("usage: python -m miniature.ship TOKENIZER_DIR POLICY_DIR")
-    sys.exit(guarded("ship", lambda: ship(Path(sys.argv[1]), Path(sys.argv[2])) and 0))
+    folders = Path(sys.argv[1]), Path(sys.argv[2])
+    sys.exit(guarded("ship", lambda: print_report("ship", ship(*folders))))

@@ -17,9 +17,10 @@ from cyclegrpo.sources.json_list import iter_json_list
 from cyclegrpo.sources.records import Record, Region, Skip
 
 JSON_FENCE = re.compile(r"```json\s*(.*?)```", re.DOTALL)
-ANY_GROUP = re.compile(r"<\|mt_start\|>(?:<\|mt_[0-9]+\|>)*<\|mt_end\|>")
-"""A group with any number of codes: the `regions` stage counts those that are no region, so they must not vanish
-here."""
+_GROUP = r"<\|mt_start\|>(?:<\|mt_[0-9]+\|>)*<\|mt_end\|>"
+ANY_GROUP = re.compile(rf"{_GROUP}|(?:(?!{_GROUP})<\|mt_(?:start|end|[0-9]+)\|>)+")
+"""A group with any number of codes, or what is left of a torn one: the `regions` stage counts those that are no region,
+so they must not vanish here."""
 
 
 def read_denseworld(annotations: Path, *, name: str) -> Iterator[Record | Skip]:
@@ -46,7 +47,8 @@ def find_regions(answer: str) -> tuple[Region, ...]:
     """The regions of an answer in their order, as the source spells them.
 
     (a) a ```json fence with a list of objects that all have a `mask_2d` string; (b) else, and where (a) breaks in any
-    item, every token group of the text. Groups are not checked against a codebook here.
+    item, every token group of the text, torn ones too. Groups are not checked here, neither for their form nor
+    against a codebook.
 
     >>> t = "<|mt_start|><|mt_0010|><|mt_0276|><|mt_end|>"
     >>> [r.label for r in find_regions('```json\\n[{"mask_2d": "' + t + '", "label": "dog"}]\\n```')]

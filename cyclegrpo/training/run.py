@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ import torch
 from datasets import Dataset
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor, PrinterCallback, TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig
 
 from cyclegrpo.dataset.schema import frame_of, list_files
@@ -199,7 +201,7 @@ def resume_or_start(checkpoint_dir: Path, run: str) -> str | None:
     DataError if the folder holds checkpoints of another unfinished run.
     """
     run_file = checkpoint_dir / RUN_FILE
-    last = get_last_checkpoint(str(checkpoint_dir)) if checkpoint_dir.is_dir() else None
+    last = last_whole_checkpoint(checkpoint_dir)
     if last is not None and run_file.is_file():
         if json.loads(run_file.read_text())["run"] != run:
             raise DataError(
@@ -207,8 +209,25 @@ def resume_or_start(checkpoint_dir: Path, run: str) -> str | None:
                 "them to continue",
                 file=checkpoint_dir,
             )
-        return last
+        return str(last)
     start_run(checkpoint_dir, run)
+    return None
+
+
+def last_whole_checkpoint(checkpoint_dir: Path) -> Path | None:
+    """The newest checkpoint whose writing was finished, or None. Newer ones, cut off by a kill, are removed.
+
+    The trainer writes `trainer_state.json` after the model, the optimizer and the random states.
+    """
+    steps = {int(path.name.rpartition("-")[2]): path for path in checkpoint_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-[0-9]*")}
+    for _, path in sorted(steps.items(), reverse=True):
+        try:
+            json.loads((path / TRAINER_STATE_NAME).read_text())
+        except (OSError, ValueError):
+            sys.stderr.write(f"{path}: was not finished; going on from the checkpoint before\n")
+            shutil.rmtree(path)
+        else:
+            return path
     return None
 
 

@@ -14,6 +14,7 @@ from cyclegrpo.sources.denseworld import find_regions, read_denseworld
 
 T1 = "<|mt_start|><|mt_0010|><|mt_0276|><|mt_end|>"
 T2 = "<|mt_start|><|mt_0011|><|mt_0279|><|mt_end|>"
+TORN = "<|mt_start|><|mt_0010|><|mt_0276|>"
 THREE_CODES = "<|mt_start|><|mt_0001|><|mt_0300|><|mt_0301|><|mt_end|>"
 
 
@@ -27,6 +28,9 @@ THREE_CODES = "<|mt_start|><|mt_0001|><|mt_0300|><|mt_0301|><|mt_end|>"
         (f"```json\n[broken\n``` {T1}", [T1]),
         (f'```json\n{{"mask_2d": "{T1}"}}\n```', [T1]),  # an object, not a list
         (THREE_CODES, [THREE_CODES]),  # the regions stage counts it
+        (f"A {TORN} near {T2}.", [TORN, T2]),  # torn groups too: none vanishes
+        (f"A {TORN}{T2}.", [TORN, T2]),
+        ("A <|mt_0276|><|mt_end|>", ["<|mt_0276|><|mt_end|>"]),
         ("no masks in this answer", []),
         ("", []),
     ],

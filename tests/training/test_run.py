@@ -66,6 +66,19 @@ def test_the_stage_says_one_line_a_step_on_standard_error(params, tmp_path, capf
     assert [line.split("  ")[0] for line in said.err.splitlines()] == [f"step {number}/4" for number in range(1, 5)]
 
 
+@pytest.mark.parametrize("state", [None, "", '{"global_step": 3,'])
+def test_a_checkpoint_that_a_kill_cut_off_is_left_out(tmp_path, state):
+    whole, cut = tmp_path / "checkpoint-2", tmp_path / "checkpoint-10"
+    for folder, text in ((whole, '{"global_step": 2}'), (cut, state)):
+        folder.mkdir()
+        (folder / "config.json").touch()
+        if text is not None:
+            (folder / "trainer_state.json").write_text(text)
+    assert run_module.last_whole_checkpoint(tmp_path) == whole
+    assert not cut.exists()
+    assert run_module.last_whole_checkpoint(tmp_path / "nowhere") is None
+
+
 def test_an_unfinished_run_with_other_params_is_not_overwritten(params, tmp_path, monkeypatch):
     root = tmp_path / "root"
     monkeypatch.setattr(CurveWriter, "on_log", _interrupt_at(3))
