@@ -89,9 +89,12 @@ def locate_text(
 
     The answer is read leniently: a mask token with one readable code is decoded from that code alone.
     """
+    text = strip_markers(text)
+    if not text.strip():
+        raise ParamsError("the text to locate is empty; say what to find.")
     image = load_image(image_path)
     region_space = space(params.base.region_space)
-    prompt = region_space.locate(strip_markers(text))
+    prompt = region_space.locate(text)
     policy = Policy.load(policy_dir, params.base.device)
     answer = policy.generate([prompt], [[image]], max_new_tokens=params.evaluate.max_grounding_tokens)[0]
     masks: Iterable[np.ndarray] = ()
@@ -131,7 +134,7 @@ def parse_box(text: str) -> tuple[int, int, int, int]:
 def _read_region(image: Image.Image, box: tuple[int, int, int, int] | None, mask_path: Path | None) -> np.ndarray:
     """The region as mask (height, width) of the image; ParamsError where it is not given once, or has no pixel."""
     if (box is None) == (mask_path is None):
-        raise ParamsError("the region is not given once; expected either --box X0,Y0,X1,Y1 or --mask FILE.")
+        raise ParamsError("give the region once, with either --box X0,Y0,X1,Y1 or --mask FILE.")
     if mask_path is not None:
         mask = np.asarray(load_image(mask_path)).any(axis=2)
         if mask.shape != (image.height, image.width):
@@ -139,6 +142,9 @@ def _read_region(image: Image.Image, box: tuple[int, int, int, int] | None, mask
             raise ParamsError(f"the mask is {found}; expected the image's size, {expected}.")
     else:
         assert box is not None
+        if box[0] < 0 or box[1] < 0 or box[2] > image.width or box[3] > image.height:
+            shown = ",".join(map(str, box))
+            raise ParamsError(f"the box {shown} leaves the image, which is {image.width}x{image.height}; move it.")
         mask = box_to_mask(box, image.height, image.width)
     if not mask.any():
         raise ParamsError(f"the region has no pixel in the image, which is {image.width}x{image.height}; move it.")

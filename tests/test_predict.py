@@ -106,12 +106,13 @@ def test_a_region_must_be_given_once_and_lie_in_the_image(tmp_path: Path, pictur
     params = params_for(tmp_path)
     Image.new("L", (80, 60)).save(tmp_path / "empty.png")
     Image.new("L", (60, 80), 255).save(tmp_path / "turned.png")
-    with pytest.raises(ParamsError, match="not given once"):
+    with pytest.raises(ParamsError, match="give the region once"):
         describe_region(params, POLICY, picture)
-    with pytest.raises(ParamsError, match="not given once"):
+    with pytest.raises(ParamsError, match="give the region once"):
         describe_region(params, POLICY, picture, box=(0, 0, 1, 1), mask_path=tmp_path / "empty.png")
-    with pytest.raises(ParamsError, match="no pixel in the image, which is 80x60"):
-        describe_region(params, POLICY, picture, box=(90, 0, 95, 5))
+    for box in ((90, 0, 95, 5), (-5, 0, 20, 20), (0, 0, 80, 61)):
+        with pytest.raises(ParamsError, match="leaves the image, which is 80x60"):
+            describe_region(params, POLICY, picture, box=box)
     with pytest.raises(ParamsError, match="no pixel"):
         describe_region(params, POLICY, picture, mask_path=tmp_path / "empty.png")
     with pytest.raises(ParamsError, match="the mask is 60x80; expected the image's size, 80x60"):
@@ -136,6 +137,12 @@ def test_locate_reads_a_broken_token_leniently(tmp_path: Path, picture: Path, po
     policy.answer = "<|mt_start|><|mt_0001|><|mt_end|>"
     found = locate_text(params_for(tmp_path), POLICY, picture, "the red square")
     assert found.area_ratio == 0.5 and found.flags == ("too_few",)
+
+
+@pytest.mark.parametrize("text", ["", "  ", "<image>"])
+def test_an_empty_text_cannot_be_located(tmp_path: Path, picture: Path, policy: FakePolicy, text: str) -> None:
+    with pytest.raises(ParamsError, match="the text to locate is empty"):
+        locate_text(params_for(tmp_path), POLICY, picture, text)
 
 
 @pytest.mark.parametrize("space", ["mask", "box"])
