@@ -7,8 +7,11 @@ import errno
 import io
 import logging
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import BaseModel
@@ -23,19 +26,43 @@ def guarded(name: str, function: Callable[[], int | None]) -> int:
     """The exit code of `function()`: what it returns (None is 0), or that of its error, which is told in one line.
 
     A CycleGrpoError has its own exit code; an error of the operating system (no space left, a missing file) gives 1,
-    Ctrl-C 130. Any other exception is a fault of ours and passes with its traceback.
+    Ctrl-C 130, also where a library's lazy import turns it into another error. Any other exception is a fault of ours
+    and passes with its traceback.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot spell must not end a run
+    with _noted_interrupts() as interrupts:
+        try:
+            return function() or 0
+        except (Exception, KeyboardInterrupt) as error:
+            if interrupts or isinstance(error, KeyboardInterrupt):
+                return _fail(name, "interrupted; run it again to continue.", INTERRUPTED)
+            if isinstance(error, CycleGrpoError):
+                return _fail(name, str(error), error.exit_code)
+            if isinstance(error, OSError):
+                return _fail(name, _explain(error), 1)
+            raise
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """A list that every Ctrl-C in the block is added to, beside what it does anyway."""
+    seen: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+
+    def note(number: int, frame: Any) -> None:
+        seen.append(number)
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, note)
     try:
-        return function() or 0
-    except CycleGrpoError as error:
-        return _fail(name, str(error), error.exit_code)
-    except OSError as error:
-        return _fail(name, _explain(error), 1)
-    except KeyboardInterrupt:
-        return _fail(name, "interrupted; run it again to continue.", INTERRUPTED)
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def print_report(name: str, report: Any) -> None:
