@@ -45,7 +45,7 @@ def run_link(params: Params) -> StageReport:
     base, report = params.base, StageReport("link", read={"image": 0})
     found: list[FoundImage] = []
     for source in base.sources:
-        names = sorted({record.image for record in read_source(source) if isinstance(record, Record)})
+        names = _image_names(source)
         report.read["image"] += len(names)
         for image in _find_images(source, names):
             if isinstance(image, Skip):
@@ -62,6 +62,21 @@ def run_link(params: Params) -> StageReport:
     rows = [image.manifest_row() for image in found]
     write_table(base.work_dir / "images.parquet", pa.Table.from_pylist(rows, schema=SCHEMA))
     return report
+
+
+def _image_names(source: Source) -> list[str]:
+    """The images that the source's records name, sorted. DataError where it has records and none can be used."""
+    names: set[str] = set()
+    first_skip: Skip | None = None
+    for record in read_source(source):
+        if isinstance(record, Record):
+            names.add(record.image)
+        else:
+            first_skip = first_skip or record
+    if first_skip is not None and not names:
+        problem = f"no record can be used; the first one, {first_skip.record_id}: {first_skip.message}"
+        raise DataError(problem, file=source.annotations)
+    return sorted(names)
 
 
 @dataclass(frozen=True, slots=True)

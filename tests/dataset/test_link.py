@@ -75,6 +75,15 @@ def test_manifest_and_links(tmp_path: Path) -> None:
         assert link.is_symlink() and link.stat().st_size == row["num_bytes"]
 
 
+def test_a_source_without_one_usable_record_is_refused(tmp_path: Path) -> None:
+    sources = write_world(tmp_path)
+    annotations = Path(sources[0]["annotations"])
+    write_json(annotations, [{"picture": "a.jpg"}, {"picture": "b.jpg"}])
+    with pytest.raises(DataError, match=r"no record can be used; the first one, .*0") as caught:
+        run_link(make_params(tmp_path, sources=sources))
+    assert str(annotations) in str(caught.value)
+
+
 def test_linking_again_changes_nothing(tmp_path: Path) -> None:
     params = make_params(tmp_path, sources=write_world(tmp_path))
     run_link(params)
