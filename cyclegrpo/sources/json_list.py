@@ -24,20 +24,22 @@ def iter_json_list(path: Path, *, chunk_chars: int = CHUNK_CHARS) -> Iterator[An
             buffer = stream.read(chunk_chars).lstrip()
             if not buffer.startswith("["):
                 raise DataError(f"expected a JSON list, found {_shown(buffer)}", file=path)
-            buffer, chars_wanted = buffer[1:], chunk_chars
+            buffer, chars_wanted, num_items = buffer[1:], chunk_chars, 0
             while True:
                 buffer = buffer.lstrip(" \t\r\n,")
                 item_end = _decode(decoder, buffer)
                 if item_end is None and not buffer.startswith("]"):
                     more = stream.read(chars_wanted)
                     if not more:
-                        raise DataError(f"the JSON list is cut short or broken at {_shown(buffer)}", file=path)
+                        place = f"after {num_items:,} items, at {_shown(buffer)}"
+                        raise DataError(f"the JSON list is cut short or broken {place}", file=path)
                     buffer, chars_wanted = buffer + more, chars_wanted * 2
                     continue
                 if item_end is None:
                     break
                 item, end = item_end
                 yield item
+                num_items += 1
                 buffer, chars_wanted = buffer[end:], chunk_chars
             rest = (buffer[1:] + stream.read(chunk_chars)).strip()
             if rest:

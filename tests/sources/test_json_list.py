@@ -33,8 +33,8 @@ def test_equals_reading_at_once(
     [
         (b"", "found an empty file"),
         (b'{"a": 1}', "expected a JSON list"),
-        (b"[1, 2", "cut short or broken"),
-        (b'[{"a": ]', "cut short or broken"),
+        (b"[1, 2", "cut short or broken after 1 items, at '2'"),
+        (b'[{"a": ]', "cut short or broken after 0 items"),
         (b"[1] [2]", "followed by"),
         (b'["\xff"]', "not UTF-8"),
     ],
