@@ -110,11 +110,11 @@ def check_world(params: MiniatureParams) -> None:
 
 
 def _claim(root: Path) -> None:
-    """Mark the folder as this stage's own, unless it holds files of somebody else."""
+    """Mark the folder as this stage's own, unless it holds files of somebody else (empty folders are DVC's)."""
     marker = root / MARKER
     if marker.exists():
         return
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+    if root.exists() and (not root.is_dir() or any(not path.is_dir() for path in root.rglob("*"))):
         raise DataError(
             "holds files that the world stage did not write; expected an empty or missing folder. "
             "Set world.raw_dir to another folder.",

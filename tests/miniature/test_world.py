@@ -201,6 +201,12 @@ def test_a_folder_of_somebody_else_is_refused_and_untouched(params: MiniaturePar
     assert contents(params.world.raw_dir) == {"V3Det/images/n07745046/photo.jpg": b"mine"}
 
 
+def test_empty_folders_are_nobody_s(params: MiniatureParams) -> None:
+    (params.world.raw_dir / "denseworld").mkdir(parents=True)  # DVC makes it before the stage that fills it
+    run_world(params)
+    check_world(params)
+
+
 def test_check_world_tells_other_params(make_params: Callable[..., MiniatureParams]) -> None:
     run_world(make_params())
     check_world(make_params())
