@@ -37,6 +37,7 @@ app.add_typer(predict_app, name="predict")
 
 ParamsFile = Annotated[Path, typer.Option("--params", metavar="FILE", help="The params file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+ImageFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An image file.")]
 PolicyDir = Annotated[Path, typer.Option("--policy", metavar="DIR", help="The policy to ask.")]
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
@@ -182,16 +183,19 @@ def show(
 @predict_app.command()
 @one_line_errors
 def describe(
-    image: Annotated[Path, typer.Argument(help="An image file.")],
+    image: ImageFile,
     box: Annotated[str | None, typer.Option(metavar="X0,Y0,X1,Y1", help="The region in pixels, half-open.")] = None,
     mask: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The region as mask image, not black inside.")
+        Path | None,
+        typer.Option(metavar="FILE", exists=True, dir_okay=False, help="The region as mask image, not black inside."),
     ] = None,
     policy: PolicyDir = POLICY,
     params: ParamsFile = PARAMS,
     as_json: AsJson = False,
 ) -> int:
     """What the policy says of a region."""
+    if (box is None) == (mask is None):
+        raise typer.BadParameter("give the region once, with either --box X0,Y0,X1,Y1 or --mask FILE.")
     settings = _load(params)
     from cyclegrpo.predict import describe_region, parse_box
 
@@ -202,7 +206,7 @@ def describe(
 @predict_app.command()
 @one_line_errors
 def locate(
-    image: Annotated[Path, typer.Argument(help="An image file.")],
+    image: ImageFile,
     text: Annotated[str, typer.Argument(help="What to find in it.")],
     out: Annotated[Path | None, picture_option("Draw the image with what was found.")] = None,
     policy: PolicyDir = POLICY,
@@ -243,15 +247,19 @@ def _data_stage(name: str) -> Callable[[Params], Any]:
 
 
 def _check_config(path: Path, as_json: bool) -> int:
-    from cyclegrpo.params import find_problems
+    from cyclegrpo.params import find_problems, load_params, missing_inputs
 
     problems = find_problems(path)
+    missing = [] if problems else missing_inputs(load_params(path))
     if as_json:
-        _print_json({"problems": problems})
-    for problem in problems if not as_json else []:
+        _print_json({"problems": problems, "missing": missing})
+        return 2 if problems else 0
+    for problem in problems:
         print(problem, file=sys.stderr)
-    if not problems and not as_json:
-        print(f"{path}: fine")
+    for line in missing:
+        print(f"{path}: {line}; a stage must make it, or its path is wrong.", file=sys.stderr)
+    if not problems:
+        print(f"{path}: fine" + (f", but {len(missing)} inputs are not there" if missing else ""))
     return 2 if problems else 0
 
 

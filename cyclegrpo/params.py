@@ -309,6 +309,22 @@ def find_problems(path: str | Path) -> list[str]:
         return error.problems
 
 
+def missing_inputs(params: Params) -> list[str]:
+    """The files and folders that the params name as inputs and that are not there, one line each.
+
+    No problem of the file itself: those of the miniature are made by its own stages.
+    """
+    named: dict[str, Path | None] = {}
+    for number, source in enumerate(params.base.sources):
+        for key in ("annotations", "instances", "image_root"):
+            named[f"base.sources[{number}].{key}"] = getattr(source, key)
+    named |= {f"base.{key}": getattr(params.base, key) for key in ("annotation_root", "tokenizer", "policy")}
+    named |= {
+        f"evaluate.{key}": getattr(params.evaluate, key) for key in ("annotations", "instances", "image_root", "truth")
+    }
+    return [f"{key}: {path} is not there" for key, path in named.items() if path is not None and not path.exists()]
+
+
 def limited(
     params: Params, *, records: int | None = None, steps: int | None = None, regions: int | None = None
 ) -> Params:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
@@ -87,7 +88,17 @@ def describe_problem(item: Mapping[str, Any], file: str, root: type[BaseModel]) 
     expected = message.removeprefix("Input should be ").removeprefix("expected ")
     for theirs, ours in _PLAIN_WORDS.items():
         expected = expected.replace(theirs, ours)
-    return f"{file}: {key} is {found}; expected {expected}."
+    close = difflib.get_close_matches(str(item.get("input")), _choices(item), n=1, cutoff=0.7)
+    return f"{file}: {key} is {found}; expected {expected}" + (f". Did you mean {close[0]}?" if close else ".")
+
+
+def _choices(item: Mapping[str, Any]) -> list[str]:
+    """The words that would have been right, where there are only some.
+
+    >>> _choices({"type": "literal_error", "ctx": {"expected": "'mask' or 'box'"}})
+    ['mask', 'box']
+    """
+    return re.findall(r"'([^']*)'", item["ctx"]["expected"]) if item["type"] == "literal_error" else []
 
 
 def _short(value: Any) -> str:

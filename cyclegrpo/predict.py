@@ -20,7 +20,7 @@ from cyclegrpo.files import atomic_path, load_image
 from cyclegrpo.params import Params
 from cyclegrpo.policy import Policy
 from cyclegrpo.regions.boxes import parse_boxes
-from cyclegrpo.regions.geometry import box_1000_to_image, box_to_mask, mask_to_prompt_box, masks_union
+from cyclegrpo.regions.geometry import box_1000_to_image, box_to_mask, mask_to_box, mask_to_prompt_box, masks_union
 from cyclegrpo.regions.spaces import space
 from cyclegrpo.regions.tokens import codes_to_array, parse_tokens
 from cyclegrpo.rewards.caption import strip_markers
@@ -41,13 +41,17 @@ class Description:
 class Location:
     """What the policy answered to a text, the regions in it, and the kinds of fault in their spelling.
 
+    box: X0,Y0,X1,Y1 around all of them, half-open pixels as `describe` takes them; empty where nothing was found.
     area_ratio: share of the image's pixels that the regions cover, in [0, 1].
+    picture: the file that they were drawn to, if one was asked for.
     """
 
     answer: str
     regions: list[str]
     flags: tuple[str, ...]
+    box: str
     area_ratio: float
+    picture: str | None
 
 
 def describe_region(
@@ -113,7 +117,15 @@ def locate_text(
     covered = masks_union(masks, image.height, image.width)
     if picture is not None:
         _draw(image, covered, picture)
-    return Location(answer=answer, regions=regions, flags=flags, area_ratio=float(covered.mean()))
+    box = mask_to_box(covered)
+    return Location(
+        answer=answer,
+        regions=regions,
+        flags=flags,
+        box="" if box is None else ",".join(map(str, box)),
+        area_ratio=float(covered.mean()),
+        picture=None if picture is None else str(picture),
+    )
 
 
 def parse_box(text: str) -> tuple[int, int, int, int]:

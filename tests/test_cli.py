@@ -200,6 +200,24 @@ def test_wrong_use_is_exit_code_2(arguments: list[str], message: str) -> None:
     assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.stderr
 
 
+def test_check_config_names_inputs_that_are_not_there(tmp_path: Path) -> None:
+    path = write_params(tmp_path, {"base.tokenizer": "no/tokenizer", "base.policy": str(tmp_path)})
+    result = invoke("check", "config", "--params", str(path))
+    assert result.exit_code == 0 and "fine, but" in result.stdout
+    expected = f"{path}: base.tokenizer: no/tokenizer is not there; a stage must make it, or its path is wrong."
+    assert expected in result.stderr.splitlines() and "base.policy:" not in result.stderr
+
+
+def test_predict_refuses_a_region_given_twice_or_never_before_anything_loads(tmp_path: Path) -> None:
+    picture = tmp_path / "a.png"
+    picture.touch()
+    for options in ([], ["--box", "0,0,1,1", "--mask", str(picture)]):
+        result = invoke("predict", "describe", str(picture), *options)
+        assert result.exit_code == 2 and "give the region once" in result.stderr
+    result = invoke("predict", "locate", str(tmp_path / "none.png"), "a dog")
+    assert result.exit_code == 2 and "none.png" in result.stderr
+
+
 def test_check_config_lists_everything(tmp_path: Path) -> None:
     assert invoke("check", "config", "--params", str(write_params(tmp_path))).exit_code == 0
     path = write_params(tmp_path, {"train.beta": -1, "crop.min_side_px": 0})

@@ -126,6 +126,7 @@ def test_locate_masks_and_draw_them(tmp_path: Path, picture: Path, policy: FakeP
     out = tmp_path / "out.png"
     found = locate_text(params_for(tmp_path), POLICY, picture, "the <image> red square", picture=out)
     assert (found.regions, found.flags, found.area_ratio) == ([TOKEN], (), 0.5)
+    assert (found.box, found.picture) == ("0,0,40,60", str(out))
     prompt, sizes, _ = policy.asked[0]
     assert sizes == [(80, 60)] and prompt.count("<image>") == 1 and "red square" in prompt
     drawn = np.asarray(Image.open(out))
@@ -149,7 +150,7 @@ def test_an_empty_text_cannot_be_located(tmp_path: Path, picture: Path, policy: 
 def test_locate_nothing(tmp_path: Path, picture: Path, policy: FakePolicy, space: str) -> None:
     policy.answer = "<answer>No target.</answer>"
     found = locate_text(params_for(tmp_path, base__region_space=space), POLICY, picture, "the dog")
-    assert (found.regions, found.area_ratio) == ([], 0.0)
+    assert (found.regions, found.area_ratio, found.box, found.picture) == ([], 0.0, "", None)
 
 
 def test_locate_a_box(tmp_path: Path, picture: Path, policy: FakePolicy) -> None:
