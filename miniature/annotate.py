@@ -25,7 +25,7 @@ from cyclegrpo.files import load_image, write_text
 from cyclegrpo.regions.tokens import codes_to_tokens
 from miniature.expressions import draw_multi_target, draw_words
 from miniature.params import MiniatureParams
-from miniature.scene import PARTS, SIDE_PX, Scene, caption_of, part_mask, union_mask
+from miniature.scene import SIDE_PX, Scene, caption_of, part_mask, union_mask
 from miniature.world import DENSEWORLD, check_world, draw_v3det
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def draw_mentions(scene: Scene, rng: np.random.Generator, params: MiniatureParam
     ]
     if rng.random() < params.annotate.part_ratio:
         if rng.random() < PART_OF_EXTRAS:
-            whole = mentions[int(rng.integers(len(mentions)))]
-            part = PARTS[int(rng.integers(len(PARTS)))]
+            index = int(rng.integers(len(mentions)))
+            whole, part = mentions[index], scene.objects[index].parts[int(rng.integers(2))]
             mentions.append(Mention(f"the {part} of {whole.phrase}", part_mask(whole.mask, part)))
         else:
             targets, phrase = draw_multi_target(scene, rng, words)

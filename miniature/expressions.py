@@ -15,8 +15,6 @@ from miniature.scene import VOCABULARY, Scene, caption_of
 
 EXPRESSION_PROBABILITIES = {"size": 0.4, "color": 0.7, "shape": 0.75, "row": 0.45, "column": 0.45}
 """How often an expression that must find its object names each attribute (before it is drawn again)."""
-CAPTION_PROBABILITIES = {"size": 0.3, "color": 0.6, "shape": 0.7, "row": 0.2, "column": 0.2}
-"""How often a caption of the cold start names each attribute: true, but only about 40 % fit one object alone."""
 
 MAX_DRAWS = 1000
 PAIR_RATIO = 0.5
@@ -43,32 +41,48 @@ def draw_expression(
     return target, draw_words(scene, target, rng, probabilities, unambiguous)
 
 
+def draw_caption(
+    scene: Scene, target: int, rng: np.random.Generator, probabilities: Mapping[str, float]
+) -> dict[str, str]:
+    """Words of the object of index `target`, perhaps none (`the object`), in the order of `VOCABULARY`."""
+    named = rng.random(len(VOCABULARY)) < [probabilities.get(a, 0.0) for a in VOCABULARY]
+    return {a: scene.objects[target].word(a) for a, is_named in zip(VOCABULARY, named, strict=True) if is_named}
+
+
 def draw_words(
     scene: Scene, target: int, rng: np.random.Generator, probabilities: Mapping[str, float], unambiguous: bool
 ) -> dict[str, str]:
     """At least one word of the object of index `target`, in the order of `VOCABULARY`; see `draw_expression`."""
     for _ in range(MAX_DRAWS):
-        named = rng.random(len(VOCABULARY)) < [probabilities.get(a, 0.0) for a in VOCABULARY]
-        words = {a: scene.objects[target].word(a) for a, is_named in zip(VOCABULARY, named, strict=True) if is_named}
+        words = draw_caption(scene, target, rng, probabilities)
         if words and (not unambiguous or fitting_objects(words, scene) == [target]):
             return words
     raise ValueError(f"no expression for an object in {MAX_DRAWS} draws; raise the attribute probabilities")
 
 
+def draw_near_miss(
+    scene: Scene, rng: np.random.Generator, probabilities: Mapping[str, float]
+) -> tuple[int, dict[str, str], dict[str, str]]:
+    """A target's index, words that fit it alone, and the same with one word changed so that they fit no object.
+
+    Raises ValueError as `draw_expression` does.
+    """
+    for _ in range(MAX_DRAWS):
+        target, words = draw_expression(scene, rng, probabilities, True)
+        attribute = list(words)[int(rng.integers(len(words)))]
+        others = [word for word in VOCABULARY[attribute] if word != words[attribute]]
+        missing = {**words, attribute: others[int(rng.integers(len(others)))]}
+        if not fitting_objects(missing, scene):
+            return target, words, missing
+    raise ValueError(f"no expression without a target in {MAX_DRAWS} draws; raise the attribute probabilities")
+
+
 def draw_no_target(scene: Scene, rng: np.random.Generator, probabilities: Mapping[str, float]) -> dict[str, str]:
     """Words that fit no object of the scene, though all but one are true of one object together.
 
-    Starts from an unambiguous expression and replaces one of its words, so that such expressions are about as long as
-    those with a target. Raises ValueError as `draw_expression` does.
+    Such expressions are about as long as those with a target. Raises ValueError as `draw_expression` does.
     """
-    for _ in range(MAX_DRAWS):
-        _, words = draw_expression(scene, rng, probabilities, True)
-        attribute = list(words)[int(rng.integers(len(words)))]
-        others = [word for word in VOCABULARY[attribute] if word != words[attribute]]
-        words[attribute] = others[int(rng.integers(len(others)))]
-        if not fitting_objects(words, scene):
-            return words
-    raise ValueError(f"no expression without a target in {MAX_DRAWS} draws; raise the attribute probabilities")
+    return draw_near_miss(scene, rng, probabilities)[2]
 
 
 def draw_multi_target(

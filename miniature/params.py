@@ -95,6 +95,17 @@ class World(Section):
     jpeg_quality: int = Field(ge=1, le=100, description="Quality of the images; chroma is kept at full size (4:4:4).")
 
 
+class WordsBySize(Section):
+    """How often a caption names each attribute of a small object, and of a large one."""
+
+    small: CaptionWords
+    large: CaptionWords
+
+    def of(self, size: str) -> CaptionWords:
+        """Those of a size by its word."""
+        return self.small if size == "small" else self.large
+
+
 class ColdStart(Section):
     """Stage coldstart: the small policy before CycleGRPO, deliberately left improvable."""
 
@@ -107,10 +118,16 @@ class ColdStart(Section):
     images_per_step: int = Field(ge=1, description="Scenes per step.")
     describe_turns: int = Field(ge=1, description="Descriptions per scene and step.")
     zoom_ratio: Ratio = Field(description="Share of descriptions that come with the zoom-in crop.")
-    locate_turns: int = Field(ge=1, description="Groundings per scene and step.")
-    no_target_ratio: Ratio = Field(description="Share of groundings whose expression fits nothing.")
+    locate_pairs: int = Field(
+        ge=0,
+        description="Pairs of groundings per scene and step: an expression, and with one word changed to fit nothing.",
+    )
+    locate_turns: int = Field(ge=0, description="Other groundings per scene and step.")
+    no_target_ratio: Ratio = Field(description="Share of these whose expression fits nothing.")
     unambiguous_ratio: Ratio = Field(description="Share of the others whose expression fits its target alone.")
-    caption_words: CaptionWords = Field(description="How often a caption names each attribute.")
+    caption_words: WordsBySize = Field(description="How often a caption names each attribute, by its object's size.")
+    detailed_ratio: Ratio = Field(description="Share of captions that are detailed: words by `detailed_words`.")
+    detailed_words: CaptionWords = Field(description="How often a detailed caption names each attribute.")
     expression_words: ExpressionWords = Field(description="How often an expression to locate names each attribute.")
 
 

@@ -1,8 +1,9 @@
 """One synthetic scene: coloured shapes on a jittered 3 x 3 grid, and what is true of them.
 
 Scenes are a pure function of their seed. Objects share attributes on purpose, so that a caption finds its object back
-only when it names what sets that object apart. Used by the `world` stage (which writes files in the sources' own
-formats) and by the stages that train the small tokenizer and the small policy (which draw their scenes in memory).
+only when it names what sets that object apart. Every object has two visible parts, one of them in a darker tone. Used
+by the `world` stage (which writes files in the sources' own formats) and by the stages that train the small tokenizer
+and the small policy (which draw their scenes in memory).
 
 Masks are bool (H, W); images uint8 RGB (H, W, 3). `row` and `column` count from the top left.
 """
@@ -25,7 +26,9 @@ COLORS = {
     "orange": (240, 125, 20),
 }
 SHAPES = ("circle", "square", "triangle")
-SIZES = {"small": 7, "large": 12}
+SIZES = {"small": 9, "large": 14}
+"""Radius in pixels."""
+MAX_JITTER_PX = 4
 ROWS = ("top", "middle", "bottom")
 COLUMNS = ("left", "centre", "right")
 VOCABULARY = {
@@ -35,14 +38,20 @@ VOCABULARY = {
     "row": ROWS,
     "column": COLUMNS,
 }
-PARTS = ("left half", "right half", "top half", "bottom half", "rim")
+DIVISIONS = (("left half", "right half"), ("top half", "bottom half"))
+"""The two parts that an object can be divided into."""
+DARK = 0.66
+"""Brightness of the darker part."""
 ALIKE_RATIO = 0.85
 MIN_OBJECTS, MAX_OBJECTS = 3, 5
 
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One object: its attributes as words and its mask (H, W) bool in the scene's frame. Objects never overlap."""
+    """One object: its attributes as words, its mask (H, W) bool in the scene's frame, the names of its two parts.
+
+    Objects never overlap; `part_mask` gives a part's mask.
+    """
 
     size: str
     color: str
@@ -50,6 +59,7 @@ class SceneObject:
     row: str
     column: str
     mask: np.ndarray
+    parts: tuple[str, str]
 
     @property
     def words(self) -> frozenset[str]:
@@ -86,13 +96,15 @@ def draw_scene(seed: int) -> Scene:
         mask = _draw_mask(shape, SIZES[size] + int(rng.integers(-1, 2)), row, column, rng)
         shade = np.clip(np.array(COLORS[color]) + rng.integers(-12, 13, size=3), 0, 255)
         image[mask] = shade
-        objects.append(SceneObject(size, color, shape, ROWS[row], COLUMNS[column], mask))
+        parts = DIVISIONS[int(rng.integers(len(DIVISIONS)))]
+        image[part_mask(mask, parts[int(rng.integers(2))])] *= DARK
+        objects.append(SceneObject(size, color, shape, ROWS[row], COLUMNS[column], mask, parts))
     noise = rng.normal(0.0, 4.0, size=image.shape)
     return Scene(np.clip(image + noise, 0, 255).astype(np.uint8), tuple(objects))
 
 
 def part_mask(mask: np.ndarray, part: str) -> np.ndarray:
-    """One part of an object's mask: a half along an axis, or its rim (which leaves a hole); same shape, bool.
+    """One part of an object's mask, a half along an axis; same shape, bool.
 
     Raises ValueError for an unknown part and for an empty mask.
     """
@@ -110,11 +122,8 @@ def part_mask(mask: np.ndarray, part: str) -> np.ndarray:
             return mask & (yy < middle_y)
         case "bottom half":
             return mask & (yy >= middle_y)
-        case "rim":
-            width = max(2, round(0.24 * np.sqrt(mask.sum())))  # wide enough to survive the small tokenizer's logits
-            kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * width + 1,) * 2)
-            return mask & ~cv2.erode(mask.astype(np.uint8), kernel).astype(bool)
-    raise ValueError(f"unknown part {part!r}; expected one of {PARTS}")
+    names = [name for parts in DIVISIONS for name in parts]
+    raise ValueError(f"unknown part {part!r}; expected one of {', '.join(names)}")
 
 
 def union_mask(objects: tuple[SceneObject, ...] | list[SceneObject]) -> np.ndarray:
@@ -151,7 +160,7 @@ def _draw_background(rng: np.random.Generator) -> np.ndarray:
 
 
 def _draw_mask(shape: str, radius: int, row: int, column: int, rng: np.random.Generator) -> np.ndarray:
-    slack = max(0, CELL_PX // 2 - radius - 1)
+    slack = min(MAX_JITTER_PX, max(0, CELL_PX // 2 - radius - 1))
     jitter = rng.integers(-slack, slack + 1, size=2)
     cx, cy = np.array([column, row]) * CELL_PX + CELL_PX // 2 + jitter
     canvas = np.zeros((SIDE_PX, SIDE_PX), np.uint8)

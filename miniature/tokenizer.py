@@ -1,6 +1,6 @@
 """Training and measuring the small mask tokenizer on scenes drawn in memory.
 
-Regions are whole objects, halves and rims of objects, and unions of objects, in scenes and in zoom-in crops. Figures
+Regions are whole objects, their visible parts, and unions of objects, in scenes and in zoom-in crops. Figures
 are IoUs of masks after encode and decode, on scenes that no training draws, by the tokenizer exactly as it is stored
 (float16).
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,12 +27,12 @@ from cyclegrpo.regions.geometry import crop_window, mask_iou
 from cyclegrpo.tokenizer import MaskTokenizer
 from cyclegrpo.tokenizer.train import round_to_half, save_half, train_mask_tokenizer
 from miniature.params import MiniatureParams
-from miniature.scene import PARTS, Scene, draw_scene, part_mask, union_mask
+from miniature.scene import Scene, draw_scene, part_mask, union_mask
 
 TOKENIZER_DIR = Path("data/miniature/tokenizer")
 RESULTS_DIR = Path("results/miniature/tokenizer")
 COMMAND = "python -m miniature.stages.tokenizer"
-KIND_RATIOS = {"whole": 0.25, "half": 0.4, "rim": 0.15, "union": 0.2}
+KIND_RATIOS = {"whole": 0.22, "part": 0.55, "union": 0.23}
 """How often training draws each kind of region."""
 CROP_RATIO = 0.15
 """Share of training examples that are zoom-in crops."""
@@ -39,15 +40,15 @@ MIN_CROPPED_PX = 12
 """Regions with fewer pixels inside a crop, before it is enlarged, are not drawn in it."""
 LARGE_UNION_RATIO = 0.25
 """Share of unions that join three objects instead of two."""
-NUM_DRAWN_HELDOUT = {"half": 2, "rim": 2, "union": 2}
-"""Held-out regions in each scene beside its whole objects."""
+NUM_HELDOUT_UNIONS = 2
+"""Held-out unions in each scene, beside all its objects and all their parts."""
 
 
 @dataclass(frozen=True)
 class TokenizerReport:
     """Held-out IoUs by kind of region, how many entries of each codebook occur, and what training took.
 
-    `iou_parts` is the mean over halves and rims; `iou_crops` is of whole objects in their zoom-in crops.
+    Parts are halves of objects; `iou_crops` is of whole objects in their zoom-in crops.
     """
 
     iou_whole: float
@@ -63,17 +64,14 @@ class TokenizerReport:
 def draw_region(scene: Scene, rng: np.random.Generator, kind: str) -> np.ndarray:
     """The mask of a region of a scene, bool (H, W), never empty.
 
-    `kind` is whole, half or rim (of one object), or union (of two objects, sometimes three).
+    `kind` is whole or part (of one object), or union (of two objects, sometimes three).
     """
     objects = scene.objects
     if kind == "union":
         size = 3 if len(objects) > 2 and rng.random() < LARGE_UNION_RATIO else 2
         return union_mask([objects[i] for i in rng.choice(len(objects), size=size, replace=False)])
-    mask = objects[int(rng.integers(len(objects)))].mask
-    if kind == "whole":
-        return mask
-    halves = [part for part in PARTS if part != "rim"]
-    return part_mask(mask, "rim" if kind == "rim" else halves[int(rng.integers(len(halves)))])
+    scene_object = objects[int(rng.integers(len(objects)))]
+    return scene_object.mask if kind == "whole" else part_mask(scene_object.mask, scene_object.parts[rng.integers(2)])
 
 
 class RegionExamples:
@@ -121,12 +119,14 @@ def window_of(mask: np.ndarray, crop: Crop) -> tuple[int, int, int, int] | None:
 
 
 def draw_heldout(scene: Scene, rng: np.random.Generator) -> tuple[list[str], np.ndarray]:
-    """Kinds and masks, bool (N, H, W), of a scene's held-out regions: its objects, then drawn parts and unions."""
+    """Kinds and masks, bool (N, H, W), of a scene's held-out regions: objects, their parts, and drawn unions."""
     kinds = ["whole"] * len(scene.objects)
     masks = [scene_object.mask for scene_object in scene.objects]
-    for kind, number in NUM_DRAWN_HELDOUT.items():
-        kinds += [kind] * number
-        masks += [draw_region(scene, rng, kind) for _ in range(number)]
+    for scene_object in scene.objects:
+        kinds += ["part"] * len(scene_object.parts)
+        masks += [part_mask(scene_object.mask, part) for part in scene_object.parts]
+    kinds += ["union"] * NUM_HELDOUT_UNIONS
+    masks += [draw_region(scene, rng, "union") for _ in range(NUM_HELDOUT_UNIONS)]
     return kinds, np.stack(masks)
 
 
@@ -159,9 +159,8 @@ def measure(tokenizer: MaskTokenizer, params: MiniatureParams, crop: Crop) -> di
             both.setdefault(kind, []).append(mask_iou(masks[index], again[index]))
             first.setdefault(kind, []).append(mask_iou(masks[index], again[index + len(kinds)]))
         all_codes.append(codes)
-    parts = [*both["half"], *both["rim"]]
     return {
-        "iou": {**{kind: _mean(values) for kind, values in both.items()}, "parts": _mean(parts)},
+        "iou": {kind: _mean(values) for kind, values in both.items()},
         "iou_first_code_alone": {kind: _mean(values) for kind, values in first.items()},
         "codebooks": code_use(torch.cat(all_codes), tokenizer.config.codebook_size),
     }
@@ -186,7 +185,12 @@ def run_tokenizer(params: MiniatureParams, crop: Crop) -> TokenizerReport:
     """Train, measure and save the tokenizer; write metrics.json and curves.csv."""
     scenes = [draw_scene(seed) for seed in params.scenes.tokenizer.seeds]
     started = time.monotonic()
-    tokenizer, curve = train_mask_tokenizer(RegionExamples(scenes, crop), params.tokenizer)
+
+    def tell(row: dict[str, float]) -> None:
+        seconds = time.monotonic() - started
+        sys.stderr.write(f"step {row['step']}  loss {row['loss']:.3f}  iou {row['iou']:.3f}  {seconds:.0f} s\n")
+
+    tokenizer, curve = train_mask_tokenizer(RegionExamples(scenes, crop), params.tokenizer, on_row=tell)
     seconds = time.monotonic() - started
     round_to_half(tokenizer)
     metrics = measure(tokenizer, params, crop)
@@ -203,7 +207,7 @@ def run_tokenizer(params: MiniatureParams, crop: Crop) -> TokenizerReport:
     iou, books = metrics["iou"], metrics["codebooks"]
     return TokenizerReport(
         iou_whole=iou["whole"],
-        iou_parts=iou["parts"],
+        iou_parts=iou["part"],
         iou_unions=iou["union"],
         iou_crops=iou["crop"],
         num_first_codes=books[0]["used"],

@@ -15,7 +15,7 @@ from cyclegrpo.dataset.prompts import QUESTIONS, ask_expression, question_prompt
 from cyclegrpo.policy import prompt_to_messages
 from cyclegrpo.regions.answers import NO_TARGET
 from cyclegrpo.regions.spaces import MASK
-from miniature.expressions import draw_expression, draw_no_target
+from miniature.expressions import draw_caption, draw_expression, draw_near_miss, draw_no_target
 from miniature.known import KnownScene
 from miniature.params import ColdStart
 from miniature.scene import caption_of
@@ -39,8 +39,12 @@ def draw_turns(
 ) -> list[Turn]:
     """The turns of one scene in one step: descriptions, and groundings of expressions that fit an object or nothing.
 
-    Groundings alternate between the cycle's prompt (answer `null` where nothing fits) and the questions of gRefCOCO
-    rows (answer `No target.`).
+    Most descriptions are short and often ambiguous, of small objects often no more than `the object`; some
+    (`detailed_ratio`) name nearly every attribute, so that the policy can say both, and reinforcement has something to
+    choose from.
+    Pairs of groundings differ in one word, which decides whether anything fits: without them the policy does not learn
+    to compare every word. Groundings alternate between the cycle's prompt (answer `null` where nothing fits) and the
+    questions of gRefCOCO rows (answer `No target.`).
 
     Args:
         image_index: where the scene's picture stands in `images`, the pictures of the step.
@@ -49,7 +53,10 @@ def draw_turns(
     scene, turns = known.scene, []
     crop_indices: dict[int, int] = {}
     for _ in range(params.describe_turns):
-        target, words = draw_expression(scene, rng, params.caption_words, unambiguous=False)
+        target = int(rng.integers(len(scene.objects)))
+        is_detailed = rng.random() < params.detailed_ratio
+        named = params.detailed_words if is_detailed else params.caption_words.of(scene.objects[target].size)
+        words = draw_caption(scene, target, rng, named)
         known_object = known.objects[target]
         if known_object.crop is None or rng.random() >= params.zoom_ratio:
             turns.append(Turn(MASK.describe(known_object.token), (image_index,), caption_of(words)))
@@ -61,16 +68,24 @@ def draw_turns(
         turns.append(Turn(prompt, (image_index, crop_indices[target]), caption_of(words)))
     for number in range(params.locate_turns):
         if rng.random() < params.no_target_ratio:
-            words, answers = draw_no_target(scene, rng, params.expression_words), NO_ANSWERS
+            turns.append(_locate(draw_no_target(scene, rng, params.expression_words), None, image_index, number, rng))
         else:
             unambiguous = bool(rng.random() < params.unambiguous_ratio)
             target, words = draw_expression(scene, rng, params.expression_words, unambiguous=unambiguous)
-            answers = (known.objects[target].token,) * 2
-        text = caption_of(words)
-        is_question = number % 2
-        prompt = ask_expression(text, str(rng.integers(2**32))) if is_question else MASK.locate(text)
-        turns.append(Turn(prompt, (image_index,), answers[is_question]))
+            turns.append(_locate(words, known.objects[target].token, image_index, number, rng))
+    for number in range(params.locate_pairs):
+        target, words, missing = draw_near_miss(scene, rng, params.expression_words)
+        turns.append(_locate(words, known.objects[target].token, image_index, number, rng))
+        turns.append(_locate(missing, None, image_index, number, rng))
     return turns
+
+
+def _locate(words: dict[str, str], token: str | None, image_index: int, number: int, rng: np.random.Generator) -> Turn:
+    """One grounding; even numbers ask with the cycle's prompt, odd ones with a question. None is no target."""
+    text = caption_of(words)
+    is_question = number % 2
+    prompt = ask_expression(text, str(rng.integers(2**32))) if is_question else MASK.locate(text)
+    return Turn(prompt, (image_index,), NO_ANSWERS[is_question] if token is None else token)
 
 
 class TurnEncoder:

@@ -152,6 +152,7 @@ def test_params_do_not_change() -> None:
         ({"base.sources": {}}, "base.sources is {}; expected a list."),
         ({"base.sources": []}, "base.sources is []; expected at least 1 entry."),
         ({"base.sources[0].format": "coco"}, "base.sources[0].format is the text \"coco\"; expected 'denseworld' or 'grefcoco'."),
+        ({"base.sources[0].format": "densworld"}, "base.sources[0].format is the text \"densworld\"; expected 'denseworld' or 'grefcoco'. Did you mean denseworld?"),
         ({"base.sources[0].link_as": "../x"}, 'base.sources[0].link_as is the text "../x"; expected a relative folder without `..`, other than `crops`.'),
         ({"base.sources[1].name": "v3det"}, "two sources have the name v3det; each needs its own."),
         ({"base.sources[1].instances": None}, "source coco_train2014: format grefcoco needs both `instances` and `split`."),
@@ -162,7 +163,7 @@ def test_params_do_not_change() -> None:
         ({"train.optimise": "groundings", "train.locate_with": "reference"}, "train.optimise is groundings, but train.locate_with: reference takes the groundings from the reference, so that they cannot train the policy; set optimise: captions."),
         ({"train.optimise": "captions", "train.num_captions": 1}, "train.num_captions is 1, and a group of one has no advantage; expected >= 2."),
         ({"train.prompts.caption": 0}, "train.prompts.caption is 0, so that there are no groundings to optimise; set optimise: captions."),
-        ({"base.sources[1].kinds": ["no_target"]}, "train.prompts.expression is 2, but no source has the kind expression; set it to 0."),
+        ({"base.sources[1].kinds": ["no_target"]}, "train.prompts.expression is 3, but no source has the kind expression; set it to 0."),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -42,7 +42,7 @@ class TokenizerTraining(BaseModel):
 
     sizes: TokenizerSizes = TokenizerSizes()
     seed: int = Field(0, ge=0, description="Seed of the first weights and of every draw.")
-    num_steps: int = Field(1000, ge=1, description="Optimizer steps.")
+    num_steps: int = Field(1100, ge=1, description="Optimizer steps.")
     images_per_step: int = Field(3, ge=1, description="Images in one step.")
     masks_per_image: int = Field(14, ge=1, description="Masks of each image in one step.")
     learning_rate: float = Field(2e-3, gt=0, description="Peak learning rate of AdamW.")
@@ -50,7 +50,7 @@ class TokenizerTraining(BaseModel):
     warmup_ratio: float = Field(0.04, ge=0, lt=1, description="Share of steps with a rising learning rate.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
     bce_weight: float = Field(2.0, ge=0, description="Weight of the mask cross-entropy.")
-    dice_weight: float = Field(0.5, ge=0, description="Weight of the dice loss.")
+    dice_weight: float = Field(1.0, ge=0, description="Weight of the dice loss.")
     commitment_weight: float = Field(0.25, ge=0, description="Weight of the distance to the codes.")
     torch_init: bool = Field(True, description="Start layers as torch does instead of with Sam2's std of 0.02.")
     attention_gain: float = Field(

@@ -13,9 +13,7 @@ Leaves the public training where a tokenizer of this size does not learn otherwi
 Shapes: B images, N masks of each, K codes, D channels, S the side of the logits, T the side of the masks in the loss.
 """
 
-import logging
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,8 +38,6 @@ __all__ = [
     "train_mask_tokenizer",
 ]
 
-logger = logging.getLogger(__name__)
-
 DrawExample = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
 """Draws an image, uint8 RGB (H, W, 3), and the asked number N of its masks, bool (N, H, W), none empty."""
 
@@ -65,7 +61,11 @@ class ShapeHead(nn.Module):
 
 
 def train_mask_tokenizer(
-    draw_example: DrawExample, params: TokenizerTraining, *, log_every: int = 25
+    draw_example: DrawExample,
+    params: TokenizerTraining,
+    *,
+    log_every: int = 25,
+    on_row: Callable[[dict[str, float]], None] = lambda row: None,
 ) -> tuple[MaskTokenizer, list[dict[str, float]]]:
     """A trained tokenizer (in eval mode) and its training curve; the same params and examples give the same weights.
 
@@ -73,12 +73,12 @@ def train_mask_tokenizer(
         draw_example: called for every image of every step with the run's own generator.
         params: sizes, steps, losses and the order of the phases.
         log_every: steps between rows of the curve; the last step is always one.
+        on_row: called with every row as it is measured.
     """
     torch.manual_seed(params.seed)
     run = _Run(draw_example, params)
     optimizer = torch.optim.AdamW(run.weights, lr=params.learning_rate, weight_decay=params.weight_decay)
     curve: list[dict[str, float]] = []
-    started = time.monotonic()
     for step in range(params.num_steps):
         learning_rate = params.learning_rate * schedule(step, params.num_steps, params.warmup_ratio)
         for group in optimizer.param_groups:
@@ -91,10 +91,7 @@ def train_mask_tokenizer(
         if step % log_every == 0 or step == params.num_steps - 1:
             row = {name: float(value.detach()) for name, value in losses.items()}
             curve.append({"step": step, "learning_rate": learning_rate, **row})
-            seconds = time.monotonic() - started
-            logger.info(
-                "step %d of %d: loss %.3f, iou %.3f, %.0f s", step, params.num_steps, row["loss"], row["iou"], seconds
-            )
+            on_row(curve[-1])
     return run.tokenizer.eval(), curve
 
 

@@ -71,7 +71,7 @@ def test_turns_ask_with_the_prompts_of_the_pipeline(scenes, settings):
     known, images = scenes[0], [k.image for k in scenes]
     rng = np.random.default_rng(0)
     turns = [turn for _ in range(40) for turn in draw_turns(known, 0, images, settings, rng)]
-    assert len(turns) == 40 * (settings.describe_turns + settings.locate_turns)
+    assert len(turns) == 40 * (settings.describe_turns + settings.locate_turns + 2 * settings.locate_pairs)
     tokens = {o.token for o in known.objects}
     locate_prefix = MASK.locate("")[:100]
     for turn in turns:

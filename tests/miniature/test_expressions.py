@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 
 from miniature.expressions import (
-    CAPTION_PROBABILITIES,
     EXPRESSION_PROBABILITIES,
     draw_expression,
     draw_multi_target,
+    draw_near_miss,
     draw_no_target,
     fitting_objects,
     plural_caption_of,
 )
-from miniature.scene import SIDE_PX, VOCABULARY, Scene, SceneObject, draw_scene
+from miniature.scene import DIVISIONS, SIDE_PX, VOCABULARY, Scene, SceneObject, draw_scene
 
 EMPTY = np.zeros((SIDE_PX, SIDE_PX), bool)
 BY_HAND = Scene(
     np.zeros((SIDE_PX, SIDE_PX, 3), np.uint8),
     (
-        SceneObject("small", "red", "circle", "top", "left", EMPTY),
-        SceneObject("large", "red", "circle", "top", "right", EMPTY),
-        SceneObject("small", "blue", "square", "bottom", "right", EMPTY),
+        SceneObject("small", "red", "circle", "top", "left", EMPTY, DIVISIONS[0]),
+        SceneObject("large", "red", "circle", "top", "right", EMPTY, DIVISIONS[0]),
+        SceneObject("small", "blue", "square", "bottom", "right", EMPTY, DIVISIONS[0]),
     ),
 )
 
@@ -47,13 +47,21 @@ def test_drawn_expressions_mean_what_they_say(seed: int) -> None:
     scene, rng = draw_scene(seed), np.random.default_rng(seed)
     target, words = draw_expression(scene, rng, EXPRESSION_PROBABILITIES, True)
     assert fitting_objects(words, scene) == [target]
-    target, words = draw_expression(scene, rng, CAPTION_PROBABILITIES, False)
+    target, words = draw_expression(scene, rng, EXPRESSION_PROBABILITIES, False)
     assert words
     assert target in fitting_objects(words, scene)
     words = draw_no_target(scene, rng, EXPRESSION_PROBABILITIES)
     assert fitting_objects(words, scene) == []
     num_agreeing = [sum(o.word(a) == word for a, word in words.items()) for o in scene.objects]
     assert max(num_agreeing) == len(words) - 1  # true of an object but for one word
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_near_miss_differs_from_an_expression_in_one_word(seed: int) -> None:
+    scene, rng = draw_scene(seed), np.random.default_rng(seed)
+    target, words, missing = draw_near_miss(scene, rng, EXPRESSION_PROBABILITIES)
+    assert fitting_objects(words, scene) == [target] and fitting_objects(missing, scene) == []
+    assert list(words) == list(missing) and sum(words[a] != missing[a] for a in words) == 1
 
 
 def read(text: str) -> list[dict[str, str]]:

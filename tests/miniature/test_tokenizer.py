@@ -78,6 +78,6 @@ def test_the_stage_leaves_a_tokenizer_that_gives_the_measured_figures(params, tm
     assert measured == {name: metrics[name] for name in measured}
     assert metrics["seed"] == 0 and metrics["command"] == "python -m miniature.stages.tokenizer"
     assert report.iou_whole == metrics["iou"]["whole"]
-    assert set(metrics["iou"]) == {"whole", "half", "rim", "union", "crop", "parts"}
+    assert set(metrics["iou"]) == {"whole", "part", "union", "crop"}
     curve = (tmp_path / "results" / "curves.csv").read_text().splitlines()
     assert curve[0].startswith("step,learning_rate,loss") and len(curve) == 3
