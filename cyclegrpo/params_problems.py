@@ -138,8 +138,14 @@ def ineffective_settings(params: Params) -> Iterator[str]:
         )
     if train.reward.overlap == "tokens" and base.region_space != "mask":
         yield f"train.reward.overlap is tokens, which a {base.region_space} region does not have; set overlap: iou"
-    if train.num_captions < 2 and train.optimise != "groundings":
-        yield "train.num_captions is 1, and a group of one has no advantage; expected >= 2"
+    if train.locate_with == "reference" and train.beta == 0:
+        yield (
+            "train.beta is 0, so that no reference is loaded, but train.locate_with is reference; "
+            "set beta above 0, or locate_with: policy"
+        )
+    if train.num_captions < 2:
+        reason = "TRL takes no group of one" if train.optimise == "groundings" else "a group of one has no advantage"
+        yield f"train.num_captions is 1, and {reason}; expected >= 2"
     if train.num_groundings < 2 and train.optimise != "captions":
         yield "train.num_groundings is 1, and a group of one has no advantage; expected >= 2, or optimise: captions"
     if train.prompts.caption == 0 and train.optimise != "captions":
