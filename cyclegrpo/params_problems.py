@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
@@ -15,7 +16,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from cyclegrpo.errors import printable_path
 
 if TYPE_CHECKING:
-    from cyclegrpo.params import Params
+    from cyclegrpo.params import Params, Train
 
 _PLAIN_WORDS = {
     "greater than or equal to": ">=",
@@ -123,14 +124,16 @@ def _nearest(location: tuple[int | str, ...], root: type[BaseModel]) -> str | No
     return leaves[close[0]] if close else None
 
 
+_IGNORED = {
+    "captions": ("grounding_weight", "scale_groundings", "min_cycle_score"),
+    "groundings": ("caption_weight", "reward.shuffle", "reward.clean"),
+}
+"""`train.optimise` -> the keys of `train` that only the other half of the cycle reads."""
+
+
 def ineffective_settings(params: Params) -> Iterator[str]:
     """One line for each setting that the chosen mode would silently ignore, or that cannot work in it."""
     train, base = params.train, params.base
-    defaults = type(train)()
-    if train.optimise == "captions" and train.grounding_weight != defaults.grounding_weight:
-        yield "train.grounding_weight has no effect where train.optimise is captions; remove it, or set optimise: both"
-    if train.optimise == "groundings" and train.caption_weight != defaults.caption_weight:
-        yield "train.caption_weight has no effect where train.optimise is groundings; remove it, or set optimise: both"
     if train.locate_with == "reference" and train.optimise != "captions":
         yield (
             f"train.optimise is {train.optimise}, but train.locate_with: reference takes the groundings "
@@ -151,6 +154,22 @@ def ineffective_settings(params: Params) -> Iterator[str]:
     if train.prompts.caption == 0 and train.optimise != "captions":
         yield "train.prompts.caption is 0, so that there are no groundings to optimise; set optimise: captions"
     yield from _prompts_without_source(params)
+    yield from _settings_of_the_other_half(train)
+
+
+def _settings_of_the_other_half(train: Train) -> Iterator[str]:
+    """Settings that only the half of the cycle reads which `train.optimise` leaves out."""
+    half, defaults = train.optimise, type(train)()
+    for key in _IGNORED.get(half, ()):
+        value_of = attrgetter(key)
+        if value_of(train) != value_of(defaults):
+            yield f"train.{key} has no effect where train.optimise is {half}; remove it, or set optimise: both"
+    for name, number in train.prompts:
+        if half == "groundings" and name != "caption" and number:
+            yield (
+                f"train.prompts.{name} is {number}, but train.optimise is groundings, and such questions are learned "
+                "with the captions; set it to 0, or optimise: both"
+            )
 
 
 def _prompts_without_source(params: Params) -> Iterator[str]:

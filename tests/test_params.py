@@ -85,8 +85,16 @@ def test_the_shipped_file_is_complete_and_fine() -> None:
     assert find_problems(SHIPPED) == []
 
 
-@pytest.mark.parametrize("changes", [{"train.reward.overlap": "tokens"}, {"base.region_space": "box"}])
-def test_a_variant_that_the_documentation_names_is_one_key(tmp_path: Path, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train.reward.overlap": "tokens"},
+        {"base.region_space": "box"},
+        {"train.optimise": "captions", "train.locate_with": "reference"},
+        {"train.optimise": "groundings", "train.prompts.no_target": 0, "train.prompts.expression": 0},
+    ],
+)
+def test_a_variant_that_the_documentation_names_needs_no_more_keys(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert find_problems(write_params(tmp_path, changes)) == []
 
 
@@ -164,6 +172,12 @@ def test_params_do_not_change() -> None:
         ({"train.optimise": "captions", "train.locate_with": "reference", "train.beta": 0}, "train.beta is 0, so that no reference is loaded, but train.locate_with is reference; set beta above 0, or locate_with: policy."),
         ({"train.optimise": "captions", "train.num_captions": 1}, "train.num_captions is 1, and a group of one has no advantage; expected >= 2."),
         ({"train.optimise": "groundings", "train.num_captions": 1}, "train.num_captions is 1, and TRL takes no group of one; expected >= 2."),
+        ({"train.optimise": "captions", "train.min_cycle_score": 0.1}, "train.min_cycle_score has no effect where train.optimise is captions; remove it, or set optimise: both."),
+        ({"train.optimise": "captions", "train.scale_groundings": "group"}, "train.scale_groundings has no effect where train.optimise is captions; remove it, or set optimise: both."),
+        ({"train.optimise": "groundings", "train.reward.shuffle": True}, "train.reward.shuffle has no effect where train.optimise is groundings; remove it, or set optimise: both."),
+        ({"train.optimise": "groundings", "train.reward.clean": False}, "train.reward.clean has no effect where train.optimise is groundings; remove it, or set optimise: both."),
+        ({"train.optimise": "groundings"}, "train.prompts.no_target is 3, but train.optimise is groundings, and such questions are learned with the captions; set it to 0, or optimise: both."),
+        ({"train.optimise": "groundings", "train.prompts.no_target": 0}, "train.prompts.expression is 3, but train.optimise is groundings, and such questions are learned with the captions; set it to 0, or optimise: both."),
         ({"train.prompts.caption": 0}, "train.prompts.caption is 0, so that there are no groundings to optimise; set optimise: captions."),
         ({"base.sources[1].kinds": ["no_target"]}, "train.prompts.expression is 3, but no source has the kind expression; set it to 0."),
     ],
