@@ -16,20 +16,42 @@ _PUNCTUATION = re.compile(r"[^\w\s]|_")
 _WORDS_IN_A_PHRASE = 3
 _MOST_REPEATS = 2
 
-# White space is matched in one way only, or a long list of numbers would take exponential time.
+# What stands in a repetition without bound is matched in one way only, or a long list of numbers would take
+# exponential time. Between four numbers a minus may be a sign or a separator: eight ways, no more.
 _NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?(?:\s*(?:%|px|pixels?))?"
+_RANGE = rf"{_NUMBER}(?:\s*(?:[-\u2013\u2014]|to)\s*{_NUMBER})?"
+_BETWEEN = r"(?:\s*(?:[,;:/|~_x\u2013\u2014-]|\.\s|and|to|by)\s*(?:(?:and|to)\s+)?|\s+)"
+_SUFFIX = r"(?:[0-9]|_?(?:min|max))?"
+_SIDE = r"(?:left|right|top|bottom|width|height)"
+_NEXT = r"(?:\s*[,;/]\s*(?:and\s+)?|\s+(?:and|to|by)\s+)"
+
+
+def _two_coordinates(first: str, space: str, second: str) -> str:
+    """A pattern: two coordinates with a separator; `first` and `second` are the letters of the axes."""
+    return rf"\b{first}{_SUFFIX}{space}{_RANGE}{_NEXT}{second}{_SUFFIX}{space}{_RANGE}"
+
+
 _LEAKS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         # Region tokens of the mask space, and the markers around the box tokens of other models, whole or broken.
         r"<\|?\s*(?:mt|box|quad|point)_",
         r"\bmt_(?:[0-9]|start|end)",
-        # Digits in brackets, of any kind and count: [1, 2, 3, 4], (12,30), <40 50>, {7}.
-        rf"[\[({{<]\s*{_NUMBER}(?:(?:\s*[,;:x]\s*|\s+){_NUMBER})*\s*[\])}}>]",
-        # Four numbers in a row without brackets.
-        rf"(?<![0-9.]){_NUMBER}(?:(?:\s*[,;:]\s*|\s+)(?:and\s+)?{_NUMBER}){{3}}",
-        # Named coordinates: x1=12, y: 40.
-        r"\b[xy][0-9]?\s*[=:]\s*[-+]?[0-9]",
+        # The codes of region tokens alone: 0010 0276.
+        r"(?<![0-9])0[0-9]{3}(?:(?:[\s,;:/|~_.\u2013\u2014-]{0,4}|\s+and\s+)0[0-9]{3})+(?![0-9])",
+        # Digits in brackets, of any kind and count: [1, 2, 3, 4], (12,30), <40 50>, {7}, (12-30).
+        r"[\[({<]\s*[-+.]?[0-9](?:[\s0-9,;:/|~_x.%+\u2013\u2014-]|px|pixels?|and|to|by)*[\])}>]",
+        # Four numbers in a row without brackets: 12 30 400 500, 12,30 to 400,500, 12-30-400-500.
+        rf"(?<![0-9])(?<![0-9]\.){_NUMBER}(?:{_BETWEEN}{_NUMBER}){{3}}",
+        # Named coordinates: x1=12, y: 40, "w": 7; two with a separator: x 120, y 30; four: x1 120 y1 30 x2 400 y2 500.
+        rf"\b(?:c?[xy]|[wh]){_SUFFIX}[\"']?\s*[=:]\s*[\"']?[-+.]?[0-9]",
+        _two_coordinates("x", r"\s*", "y"),
+        _two_coordinates("y", r"\s*", "x"),
+        _two_coordinates("[xy]", r"\s+", "[xy]"),
+        rf"\b(?:[xy]{_SUFFIX}|{_SIDE})\s*{_NUMBER}(?:[\s,;/]*(?:and\s+)?(?:[xy]{_SUFFIX}|{_SIDE})\s*{_NUMBER}){{3}}",
+        # Named sides: left=120, top: 30; but not `left: 2 dogs`.
+        rf"\b{_SIDE}[\"']?\s*=\s*[\"']?[-+.]?[0-9]",
+        rf"\b{_SIDE}[\"']?\s*:\s*[\"']?{_NUMBER}(?![0-9.]*\s*[a-z]|[0-9])",
     )
 )
 _PERCENT = re.compile(r"[0-9]\s*(?:%|percent\b|per cent\b)", re.IGNORECASE)
@@ -66,9 +88,10 @@ def clean(caption: str, *, prompt: str = "") -> float:
         caption: the model's own words.
         prompt: what was asked; CJK characters are a fault only if it has none.
 
-    The place is given away by region tokens or parts of them, digits in brackets, four numbers in a row, named
-    coordinates, and percentages of the frame (two in one caption, or one beside a word such as `left` or `image`).
-    Times are a location only for intervals and tracks, so a clock that shows 10:10 is fine.
+    The place is given away by region tokens or parts of them, their codes alone, digits in brackets, four numbers in a
+    row, named coordinates or sides, and percentages of the frame (two in one caption, or one beside a word such as
+    `left` or `image`). Times are a location only for intervals and tracks, so a clock that shows 10:10 is fine; opening
+    hours (9:00-17:00) are four numbers in a row, and refused.
 
     >>> clean("a red mug, 50% full"), clean("the thing at [12, 30, 400, 500]"), clean("mt_0012 it is")
     (1.0, 0.0, 0.0)

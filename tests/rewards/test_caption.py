@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import signal
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +44,18 @@ def test_no_repeat_words(caption: str, expected: float) -> None:
         "a box of 4x4 tiles, 3 rows, 2 columns",
         "an item [partly hidden] behind a {blue} mug",
         "costs $5, $6 and $7",
+        "a sign that says 24/7",
+        "a 2019-2020 calendar",
+        "12/30/2019 on a calendar",
+        "phone number 555-1234",
+        "bus 12 to 40",
+        "3.5 to 4.5 metres",
+        "a BMW X5, an X6 and an X7",
+        "a relay of 4 x 100 m",
+        "left: 2 dogs, right: 12 cats",
+        "a top, 30 EUR",
+        "on the left 2 men, on the right 3",
+        "ticket 0010 of room 276",
         "empty ().",
         "",
     ],
@@ -60,6 +77,38 @@ def test_clean_captions(caption: str) -> None:
         "12 30 400 500",
         "x1=12, y1=30",
         "x: 12",
+        "object 0010 0276",
+        "object 0010,0276",
+        "object 0010-0276",
+        "object 0010 and 0276",
+        "object 00100276",
+        "objects 0010 0276 0011 0277",
+        "12,30 to 400,500",
+        "12 30 to 400 500",
+        "12-30-400-500",
+        "12 - 30 - 400 - 500",
+        "12/30/400/500",
+        "12_30_400_500",
+        "12x30x400x500",
+        "12 \u2013 30 \u2013 400 \u2013 500",
+        "No.12 30 400 500",
+        "(12-30)",
+        "(12 to 30)",
+        "[12/30/400/500]",
+        "x1 120 y1 30 x2 400 y2 500",
+        "x120 y30 x400 y500",
+        "x 120, y 30",
+        "x120, y30",
+        "x1 120 and x2 400",
+        "x 120-400, y 30 to 500",
+        "xmin 120 ymin 30 xmax 400 ymax 500",
+        "left 120 top 30 right 400 bottom 500",
+        "left=120 top=30",
+        "left: 120, top: 30",
+        "left: 120px top: 30px",
+        "width = 40",
+        '"x": 12, "y": 30',
+        '"left": 12',
         "30% from the left",
         "at 30%, 40%",
         "occupies 20 percent of the image",
@@ -78,6 +127,34 @@ def test_clean_captions(caption: str) -> None:
 )
 def test_captions_that_leak_a_place_or_change_the_script(caption: str) -> None:
     assert clean(caption) == 0.0
+
+
+@pytest.fixture
+def time_limit() -> Iterator[None]:
+    """TimeoutError after ten seconds; `re` looks for signals while it matches."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 10)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "1 ", "1 -", "1 -1 , ", " -1", "1,", "1 , and ", "1-1-1 a ", "1 to ", "[1 -1", "(1 x 1 ", "((", "[ ", "1.1",
+        "1", "0", "0010 ", "0010", "0010-0010a", "x1 1 ", "x 1 , x", "x1 1 y1 1 a ", "x1 1-1 ", "left: 1",
+        "left 1 top 1 a", " ", "\n", "1%", "<", "<think>", "mt_", "x", "\u2013", "1 px ",
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("time_limit")
+def test_a_long_caption_takes_no_exponential_time(piece: str) -> None:
+    for head, tail in itertools.product(["", "1", "[1", "x1 1"], ["", "!", "a", "1 "]):
+        clean(head + piece * 3_000 + tail)
 
 
 def test_cjk_is_a_fault_only_where_the_prompt_has_none() -> None:
