@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
@@ -155,6 +156,7 @@ def ineffective_settings(params: Params) -> Iterator[str]:
         yield "train.prompts.caption is 0, so that there are no groundings to optimise; set optimise: captions"
     yield from _prompts_without_source(params)
     yield from _settings_of_the_other_half(train)
+    yield from _trained_on_what_is_evaluated(params)
 
 
 def _settings_of_the_other_half(train: Train) -> Iterator[str]:
@@ -169,6 +171,17 @@ def _settings_of_the_other_half(train: Train) -> Iterator[str]:
             yield (
                 f"train.prompts.{name} is {number}, but train.optimise is groundings, and such questions are learned "
                 "with the captions; set it to 0, or optimise: both"
+            )
+
+
+def _trained_on_what_is_evaluated(params: Params) -> Iterator[str]:
+    evaluate = params.evaluate
+    for number, source in enumerate(params.base.sources):
+        same_file = os.path.normpath(source.annotations) == os.path.normpath(evaluate.annotations)
+        if same_file and source.split == evaluate.split:
+            yield (
+                f"evaluate.split is {evaluate.split} of {evaluate.annotations}, which base.sources[{number}] trains "
+                "on; set another split for one of them"
             )
 
 

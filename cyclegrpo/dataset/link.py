@@ -127,7 +127,7 @@ def image_place(name: str, link_as: str) -> str:
     >>> image_place("V3Det/images/n07745046/21_371.jpg", "v3det"), image_place("a.jpg", "coco_train2014")
     ('images/v3det/n07745046/21_371.jpg', 'images/coco_train2014/a.jpg')
     """
-    return str(PurePosixPath("images", link_as, *_parts(name)[-2:]))
+    return str(PurePosixPath("images", link_as, *name_parts(name)[-2:]))
 
 
 class ImageFinder:
@@ -146,7 +146,7 @@ class ImageFinder:
         given = resolve_below(self.root, name, allow_links=True)
         if os.path.lexists(given):
             return given
-        parts = _parts(name)
+        parts = name_parts(name)
         found = self._indexed(parts[-1])
         same_folder = [path for path in found if path.parts[-2:] == parts[-2:]]
         candidates = same_folder or found
@@ -186,7 +186,12 @@ def place_image(original: Path, place: Path, *, copy: bool) -> None:
             temporary.symlink_to(original)
 
 
-def _parts(name: str) -> tuple[str, ...]:
+def name_parts(name: str) -> tuple[str, ...]:
+    r"""The folders and the file of an image's name, whichever slash stands between them.
+
+    >>> name_parts("V3Det\\n07745046/21_371.jpg")
+    ('V3Det', 'n07745046', '21_371.jpg')
+    """
     return PurePosixPath(name.replace("\\", "/")).parts
 
 

@@ -14,7 +14,8 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image
 
-from cyclegrpo.dataset.link import ImageFinder
+from cyclegrpo.dataset.link import ImageFinder, name_parts
+from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.errors import DataError
 from cyclegrpo.files import MAX_PIXELS, load_image
 from cyclegrpo.params import Evaluate
@@ -163,6 +164,23 @@ def spread(items: Sequence[Item], image_of: Callable[[Item], str], limit: int) -
             if round_number < len(group):
                 chosen.append(group[(number + round_number) % len(group)])
     return [items[index] for index in sorted(chosen[:limit])]
+
+
+def num_images_in_training(heldout: Heldout, work_dir: Path) -> int | None:
+    """How many of the set's images the training table, `<work_dir>/images.parquet`, names too; None without a table.
+
+    Names are equal in their last two parts, as the link stage places images, or in the file name where one of them has
+    nothing else.
+    """
+    if not (work_dir / "images.parquet").is_file():
+        return None
+    trained = [name_parts(row["name"]) for row in read_work_rows(work_dir, "images", ["name"])]
+    files = {parts[-1:] for parts in trained}
+    known = {parts[-2:] for parts in trained}
+    bare = {parts for parts in known if len(parts) == 1}
+    images = {region.image for region in heldout.regions} | {item.image for item in heldout.no_targets}
+    names = {name_parts(image) for image in images}
+    return sum(parts[-2:] in known or parts[-1:] in (files if len(parts) == 1 else bare) for parts in names)
 
 
 def _ann_ids(annotations: Path) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Stage evaluate: the policy before and after training on the same held-out regions.
 
-Writes `results/evaluate/metrics.json` (`before.*`, `after.*`, `change.*`, each number with its `_se`),
+Writes `results/evaluate/metrics.json` (`before.*`, `after.*`, `change.*`, each number with its `_se`; and
+`num_images_in_training`, the held-out images that the training table names too, where there is a table),
 `predictions.jsonl` (one line per model and item, in the order of the set) and `examples.json` (the first regions,
 with pictures, for the page). A model's predictions are kept below `base.work_dir` and reused while the model, the
 data, the settings and the code are the same.
@@ -25,7 +26,7 @@ from tqdm import tqdm
 from cyclegrpo.dataset.shards import code_digest
 from cyclegrpo.dataset.tokenizers import load_tokenizer
 from cyclegrpo.evaluation.blocks import Block, num_blocks, prepare_blocks
-from cyclegrpo.evaluation.heldout import Heldout, read_heldout
+from cyclegrpo.evaluation.heldout import Heldout, num_images_in_training, read_heldout
 from cyclegrpo.evaluation.metrics import Predictions, RegionPrediction, compare, summarise
 from cyclegrpo.evaluation.predict import Generates, Interview
 from cyclegrpo.evaluation.truth import Truth
@@ -43,10 +44,14 @@ PREDICTIONS = TypeAdapter(Predictions)
 
 @dataclass(frozen=True)
 class EvaluateReport:
-    """The main numbers of a run: metrics by name without their errors, before and after."""
+    """The main numbers of a run: metrics by name without their errors, before and after.
+
+    num_images_in_training: held-out images that the training table names too; None where there is no table.
+    """
 
     before: dict[str, float] = field(default_factory=dict)
     after: dict[str, float] = field(default_factory=dict)
+    num_images_in_training: int | None = None
 
 
 def predict_policy(
@@ -94,6 +99,7 @@ def run_evaluate(params: Params, *, trained: Path = TRAINED, results: Path = RES
     # Before anything else: the old policy is asked for minutes before the new one is loaded.
     require_model(trained, "the trained policy", "Run the train stage first.")
     heldout = read_heldout(settings, max_skip_ratio=params.base.max_skip_ratio, max_pixels=params.check.max_pixels)
+    num_known = num_images_in_training(heldout, params.base.work_dir)
     truth = Truth.load(settings.truth) if settings.truth is not None else None
     models = _Models(params, heldout)
     before = models.predictions("before", params.base.policy)
@@ -105,10 +111,12 @@ def run_evaluate(params: Params, *, trained: Path = TRAINED, results: Path = RES
         "num_samples": settings.num_samples,
         "temperature": settings.temperature,
     }
+    if num_known is not None:
+        metrics["num_images_in_training"] = num_known
     write_text(results / "predictions.jsonl", _lines({"before": before, "after": after}, truth))
     write_json(results / "examples.json", make_examples(heldout, before, after, settings.num_examples))
     write_json(results / "metrics.json", metrics)
-    return EvaluateReport(_main_numbers(metrics["before"]), _main_numbers(metrics["after"]))
+    return EvaluateReport(_main_numbers(metrics["before"]), _main_numbers(metrics["after"]), num_known)
 
 
 def _main_numbers(metrics: Mapping[str, float]) -> dict[str, float]:

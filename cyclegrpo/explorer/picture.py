@@ -21,6 +21,7 @@ from PIL import Image
 
 from cyclegrpo.explorer.charts import moving_average, smoothing_window
 from cyclegrpo.explorer.report import RESULTS, Results, cycle_curve, load_results
+from cyclegrpo.explorer.story import scenes
 from cyclegrpo.files import write_bytes
 from cyclegrpo.regions.geometry import box_1000_to_image, rle_to_mask
 
@@ -64,7 +65,7 @@ def _draw_curve(axes: Axes, found: Results) -> None:
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set_title("Describe a region, find it back", loc="left", color=INK, fontsize=17, fontweight="bold", y=1.12)
-    words = f"cycle score in training; on held-out scenes {before:.2f} before, {after:.2f} after"
+    words = f"cycle score in training; on {scenes(found.metrics)} {before:.2f} before, {after:.2f} after"
     axes.text(0, 1.05, words, transform=axes.transAxes, color=SOFT, fontsize=10)
 
 

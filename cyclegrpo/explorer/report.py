@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from cyclegrpo.errors import DataError
 from cyclegrpo.explorer.charts import boxes_to_svg_path, change_svg, curve_svg, mask_to_svg_path, sparkline_svg
-from cyclegrpo.explorer.story import examples_note, make_paragraphs, make_tiles, table_note
+from cyclegrpo.explorer.story import examples_note, make_paragraphs, make_tiles, scenes, table_note
 from cyclegrpo.files import write_text
 from cyclegrpo.params import Params
 from cyclegrpo.regions.geometry import rle_to_mask
@@ -149,6 +149,7 @@ def render_report(found: Results, *, title: str) -> str:
     curve, curve_note, num_steps = _curve(found.curves)
     return environment.get_template("report.html.j2").render(
         title=title,
+        scenes=scenes(found.metrics),
         paragraphs=make_paragraphs(found.metrics, num_steps),
         tiles=make_tiles(found.metrics),
         curve=curve,

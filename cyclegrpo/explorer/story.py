@@ -9,7 +9,7 @@ Metrics = Mapping[str, Any]
 
 
 def make_paragraphs(metrics: Metrics, num_steps: int) -> list[str]:
-    """One paragraph: what is trained, what came of the cycle, and what came of everything else."""
+    """What is trained, what came of the cycle and of everything else; then a warning, where training saw the images."""
     before, after = metrics["before"], metrics["after"]
     sentences = [
         "One model describes a region of a picture in words, then finds the region back from these words alone. "
@@ -17,7 +17,7 @@ def make_paragraphs(metrics: Metrics, num_steps: int) -> list[str]:
     ]
     steps = f" after {num_steps} steps" if num_steps else ""
     sentences.append(
-        f"On {before['num_regions']:,} regions of held-out scenes the overlap of the region found back with the one "
+        f"On {before['num_regions']:,} regions of {scenes(metrics)} the overlap of the region found back with the one "
         f"described {_moved(metrics, 'cycle_iou')} from {_mean(before, 'cycle_iou')} to "
         f"{_mean(after, 'cycle_iou')}{steps}."
     )
@@ -38,7 +38,18 @@ def make_paragraphs(metrics: Metrics, num_steps: int) -> list[str]:
             "Read by the model from before, the new captions find their regions with "
             f"{after['frozen_cycle_iou']:.2f}, {agree}."
         )
-    return [" ".join(sentences)]
+    paragraphs = [" ".join(sentences)]
+    if num_known := metrics.get("num_images_in_training"):
+        paragraphs.append(
+            f"Beware: {num_known:,} of the evaluated images stand in the training data too, so that these numbers do "
+            "not say what comes of new images."
+        )
+    return paragraphs
+
+
+def scenes(metrics: Metrics) -> str:
+    """What the numbers were taken on: `held-out scenes` only where it is known that training named none of them."""
+    return "held-out scenes" if metrics.get("num_images_in_training") == 0 else "the evaluated scenes"
 
 
 TILES = (
@@ -66,10 +77,14 @@ def table_note(metrics: Metrics) -> str:
     before = metrics["before"]
     samples = int(metrics.get("num_samples", 0))
     plural = "s" if samples > 1 else ""
+    num_known = metrics.get("num_images_in_training")
+    where = "" if num_known is None else f"; {num_known:,} of their images stand in the training data too"
+    if num_known == 0:
+        where = ", all of scenes that no training step saw"
     sampled = f"; sampled lines draw {samples} caption{plural} per region and locate each once" if samples else ""
     return (
         f"{before['num_regions']:,} regions, {before['num_expressions']:,} given expressions and "
-        f"{before['num_no_targets']:,} expressions that fit nothing, all of scenes that no training step saw. \u00b1 "
+        f"{before['num_no_targets']:,} expressions that fit nothing{where}. \u00b1 "
         "is one standard error over scenes, of the paired difference in the last column, which is coloured beyond two "
         f"of them. Answers are greedy{sampled}."
     )

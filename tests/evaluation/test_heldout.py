@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
 from cyclegrpo.errors import DataError
-from cyclegrpo.evaluation.heldout import read_heldout, spread
+from cyclegrpo.evaluation.heldout import (
+    HeldoutNoTarget,
+    HeldoutRegion,
+    heldout_in_memory,
+    num_images_in_training,
+    read_heldout,
+    spread,
+)
+from cyclegrpo.files import write_table
 from cyclegrpo.params import Evaluate
 
 SQUARE = [[1.0, 1.0, 4.0, 1.0, 4.0, 3.0, 1.0, 3.0]]  # columns 1-3, rows 1-2
@@ -120,3 +129,22 @@ def test_a_missing_image_is_an_error_that_names_it(settings, tmp_path):
 def test_an_image_name_cannot_leave_its_root(settings):
     with pytest.raises(DataError):
         read_heldout(settings).open_image("../secret.png", (6, 8))
+
+
+@pytest.mark.parametrize(
+    ("trained", "expected"),
+    [
+        (["c.png"], 0),
+        (["1.png", "1.png", "c.png"], 1),
+        (["somewhere/1.png", "x/b/2.png"], 2),  # a bare name is that of any folder's file
+        (["x\\a\\2.png", "a/2.png"], 0),
+        (["2.png", "a/c.png"], 1),
+    ],
+)
+def test_images_that_training_knows_are_counted(tmp_path, trained, expected):
+    rle = {"size": [2, 2], "counts": "04"}
+    regions = [HeldoutRegion("r/1", "1.png", rle), HeldoutRegion("r/2", "deep/b/2.png", rle)]
+    heldout = heldout_in_memory({}, regions, [HeldoutNoTarget("n/1", "1.png", "a dog")])
+    assert num_images_in_training(heldout, tmp_path) is None
+    write_table(tmp_path / "images.parquet", pa.table({"name": trained}))
+    assert num_images_in_training(heldout, tmp_path) == expected

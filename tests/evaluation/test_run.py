@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from PIL import Image
 
 from cyclegrpo.errors import DataError
 from cyclegrpo.evaluation import run as run_module
 from cyclegrpo.evaluation.run import picture_to_uri, run_evaluate
+from cyclegrpo.files import write_table
 from cyclegrpo.params import Params
 from cyclegrpo.regions.geometry import mask_to_rle
 
@@ -115,6 +117,14 @@ def test_files(params, loaded):
     example = read("examples.json")["examples"][0]
     assert example["picture"].startswith("data:image/png;base64,")
     assert example["target"] == example["after"]["found"] == mask_to_rle(object_mask(LEFT))
+
+
+def test_images_that_training_knows_are_counted_where_it_left_a_table(params, loaded):
+    assert run_evaluate(params).num_images_in_training is None
+    assert "num_images_in_training" not in read("metrics.json")
+    write_table(Path("work/images.parquet"), pa.table({"name": ["train/1.png", "3.png"]}))
+    assert run_evaluate(params).num_images_in_training == 1
+    assert read("metrics.json")["num_images_in_training"] == 1
 
 
 def test_a_second_run_loads_no_model_and_writes_the_same_bytes(params, loaded):

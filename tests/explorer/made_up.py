@@ -34,7 +34,14 @@ def made_up_metrics() -> dict[str, Any]:
     """The content of metrics.json."""
     change = {name: AFTER[name] - BEFORE[name] for name in BEFORE if not name.startswith("num_")}
     change |= {name: BEFORE[name] for name in BEFORE if name.endswith("_se")}
-    return {"before": BEFORE, "after": AFTER, "change": change, "num_samples": 4, "temperature": 1.0}
+    return {
+        "before": BEFORE,
+        "after": AFTER,
+        "change": change,
+        "num_samples": 4,
+        "temperature": 1.0,
+        "num_images_in_training": 0,
+    }
 
 
 def made_up_examples(count: int = 12) -> dict[str, Any]:

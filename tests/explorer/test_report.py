@@ -104,6 +104,22 @@ def test_a_private_language_is_named():
     assert "only the new model understands" in make_paragraphs(metrics, 36)[0]
 
 
+@pytest.mark.parametrize(
+    ("number", "said", "unsaid"),
+    [
+        (0, ["on held-out scenes<", "all of scenes that no training step saw."], ["Beware", "stand in the training"]),
+        (1_200, ["Beware: 1,200 of the evaluated", "; 1,200 of their images stand in the"], ["held-out", "step saw"]),
+        (None, ["on the evaluated scenes<"], ["held-out", "step saw", "Beware", "stand in the training"]),
+    ],
+)
+def test_the_page_calls_scenes_held_out_only_where_that_is_known(found, number, said, unsaid):
+    metrics = {name: value for name, value in found.metrics.items() if name != "num_images_in_training"}
+    metrics |= {} if number is None else {"num_images_in_training": number}
+    page = render_report(Results(found.curves, metrics, {"examples": []}), title="x")
+    assert [text for text in said if text not in page] == []
+    assert [text for text in unsaid if text in page] == []
+
+
 def test_tiles_show_four_numbers():
     assert [(tile["label"], tile["before"], tile["after"]) for tile in make_tiles(made_up_metrics())] == [
         ("Cycle IoU", "0.29", "0.74"),
