@@ -21,6 +21,7 @@ MAX_MASK_PIXELS = 100_000_000
 """Larger masks are refused before memory is taken for them; the default pixel limit of images."""
 
 _MIN_POLYGON_NUMBERS = 6
+_MAX_RUN_BITS = 60
 
 
 class Rle(TypedDict):
@@ -111,13 +112,13 @@ def _checked_size(size: Any) -> tuple[int, int]:
         raise DataError(f"an RLE mask has size {size!r:.60}; expected [height, width].")
     rows, columns = (_whole(side, "size") for side in size)
     if rows * columns > MAX_MASK_PIXELS:
-        raise DataError(f"an RLE mask has {rows} x {columns} pixels; expected at most {MAX_MASK_PIXELS}.")
+        raise DataError(f"a mask has {rows} x {columns} pixels; expected at most {MAX_MASK_PIXELS}.")
     return rows, columns
 
 
 def _whole(value: Any, name: str) -> int:
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value != int(value) or value < 0:
+    if not number or not 0 <= value < math.inf or value != int(value):
         raise DataError(f"RLE {name} hold {value!r:.60}; expected whole numbers that are not negative.")
     return int(value)
 
@@ -141,6 +142,8 @@ def _runs_from_text(counts: str | bytes) -> list[int]:
             raise DataError(f"RLE counts hold the character {character!a}; expected COCO's characters 0 to o.")
         value |= (bits & 0x1F) << shift
         shift += 5
+        if shift > _MAX_RUN_BITS:
+            raise DataError("RLE counts hold a number without end; the text is broken.")
         if bits & 0x20:
             continue
         if bits & 0x10:
@@ -176,12 +179,14 @@ def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: in
     without area, give an empty mask. Overlapping parts are a union, so a hole cannot be spelled with polygons.
 
     Raises:
-        DataError: not a list of lists, an odd count of numbers, something that is not a finite number, or a coordinate
-            farther outside than ten image sizes (rasterising would take memory for it).
+        DataError: not a list of lists, an odd count of numbers, something that is not a finite number, a coordinate
+            farther outside than ten image sizes (rasterising would take memory for it), or an image of more than
+            `MAX_MASK_PIXELS`.
 
     >>> int(polygons_to_mask([[0, 0, 2, 0, 2, 2, 0, 2], [6, 6, 8, 6, 8, 8, 6, 8]], 10, 10).sum())
     8
     """
+    _checked_size((height, width))
     if not isinstance(polygons, list | tuple):
         raise DataError(f"polygons are of type {type(polygons).__name__}; expected a list of lists of numbers.")
     limit = 10 * max(height, width)
@@ -202,4 +207,4 @@ def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: in
 
 def _is_coordinate(value: Any, limit: float) -> bool:
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return bool(number and math.isfinite(value) and -limit <= value <= limit)
+    return bool(number and -limit <= value <= limit)  # NaN is neither

@@ -15,6 +15,7 @@ from typing import Any
 
 from cyclegrpo.sources.json_list import iter_json_list
 from cyclegrpo.sources.records import Record, Region, Skip
+from cyclegrpo.sources.values import is_text, shown
 
 JSON_FENCE = re.compile(r"```json\s*(.*?)```", re.DOTALL)
 _GROUP = r"<\|mt_start\|>(?:<\|mt_[0-9]+\|>)*<\|mt_end\|>"
@@ -71,7 +72,7 @@ def _fenced_regions(answer: str) -> tuple[Region, ...] | None:
         return None
     try:
         items = json.loads(fence.group(1))
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # not JSON, a number of thousands of digits, or lists in lists without end
         return None
     if not isinstance(items, list):
         return None
@@ -80,7 +81,7 @@ def _fenced_regions(answer: str) -> tuple[Region, ...] | None:
         if not isinstance(item, dict) or not isinstance(item.get("mask_2d"), str):
             return None
         label = item.get("label")
-        regions.append(Region(tokens=item["mask_2d"], label=label if isinstance(label, str) else None))
+        regions.append(Region(tokens=item["mask_2d"], label=label if is_text(label) else None))
     return tuple(regions)
 
 
@@ -91,8 +92,8 @@ def _image_and_answer(entry: Any) -> tuple[str, str]:
     image = entry.get("image")
     if isinstance(image, list) and image:
         image = image[0]
-    if not isinstance(image, str) or not image:
-        raise ValueError(f"`image` is {image!r}; expected a path or a list that starts with one")
+    if not is_text(image) or not image:
+        raise ValueError(f"`image` is {shown(image)}; expected a path or a list that starts with one")
     turns = entry.get("conversations")
     if not isinstance(turns, list) or len(turns) < 2:
         raise ValueError("`conversations` has no second turn, which holds the regions")

@@ -7,7 +7,7 @@ One expression may mean one object, several, or none (`ann_id == [-1]`). The ima
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from cyclegrpo.params import Kind
 from cyclegrpo.regions.geometry import Rle, mask_to_box, mask_to_rle, polygons_to_mask, rle_to_mask
 from cyclegrpo.sources.json_list import iter_json_list
 from cyclegrpo.sources.records import Record, Region, Skip
+from cyclegrpo.sources.values import is_positive, is_text, is_whole, shown
 
 NO_TARGET_IDS = [-1]
 
@@ -62,22 +63,46 @@ class Instances:
 
 
 def load_instances(path: Path) -> Instances:
-    """Load an instances file. DataError where it is missing, broken or has no images."""
+    """Load an instances file. DataError where it is missing, broken or has no images, and where an image or annotation
+    lacks what it is known by; a broken segmentation is found when a reference needs it."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         reason = error.strerror or error
         message = f"cannot be read: {reason}; expected COCO instances. Mend its path in the params."
         raise DataError(message, path) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"is not JSON: {error}", file=path) from error
     if not isinstance(content, dict) or not content.get("images") or "annotations" not in content:
         raise DataError("expected COCO instances: an object with non-empty `images` and with `annotations`", file=path)
-    return Instances(
-        path,
-        {image["id"]: image for image in content["images"]},
-        {annotation["id"]: annotation for annotation in content["annotations"] if not annotation.get("iscrowd")},
-    )
+    images = _by_id(content["images"], "images", path)
+    annotations = _by_id(content["annotations"], "annotations", path)
+    return Instances(path, images, {key: value for key, value in annotations.items() if not value.get("iscrowd")})
+
+
+_Check = tuple[Callable[[Any], bool], str]
+_NUMBER: _Check = (is_whole, "a whole number")
+_SIDE: _Check = (is_positive, "a whole number >= 1")
+_FIELDS: dict[str, dict[str, _Check]] = {
+    "images": {"id": _NUMBER, "file_name": (is_text, "a text"), "height": _SIDE, "width": _SIDE},
+    "annotations": {"id": _NUMBER, "image_id": _NUMBER},
+}
+"""List of an instances file -> its fields that are needed -> what each must be, as a check and in words."""
+
+
+def _by_id(items: Any, name: str, path: Path) -> dict[int, dict[str, Any]]:
+    """The objects of one list by their id. DataError, which names file and record, where one has another form."""
+    if not isinstance(items, list):
+        raise DataError(f"`{name}` is {shown(items)}; expected a list of objects. Mend the file.", file=path)
+    for number, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise DataError(f"is {shown(item)}; expected an object. Mend the file.", path, f"{name}[{number}]")
+        for key, (is_right, meaning) in _FIELDS[name].items():
+            if not is_right(item.get(key)):
+                found = shown(item[key]) if key in item else "missing"
+                message = f"`{key}` is {found}; expected {meaning}. Mend the file."
+                raise DataError(message, path, f"{name}[{number}]")
+    return {item["id"]: item for item in items}
 
 
 def segmentation_to_rle(segmentation: Any, height: int, width: int) -> Rle:
@@ -98,27 +123,19 @@ def segmentation_to_rle(segmentation: Any, height: int, width: int) -> Rle:
 def _read_reference(
     reference: dict[str, Any], catalogue: Instances, *, name: str, index: int, kinds: Collection[Kind]
 ) -> Iterator[Record | Skip]:
-    reference_id = f"{name}/{reference.get('ref_id', f'#{index}')}"
+    reference_id = f"{name}/#{index}"
     try:
+        reference_id = f"{name}/{_ref_id(reference, index)}"
         kind = _kind(reference)
         if kind not in kinds:
             return
-        image = catalogue.images[reference["image_id"]]
-        size = (int(image["height"]), int(image["width"]))
+        image = _image(reference, catalogue)
         sentences = _sentences(reference)
         regions = () if kind == "no_target" else _regions(reference["ann_id"], image, catalogue)
     except _Unusable as reason:
         yield Skip(reference_id, reason.reason, str(reason))
         return
-    except KeyError as error:
-        missing_image = reference.get("image_id") not in catalogue.images and "image_id" in reference
-        what = (
-            f"image_id {reference.get('image_id')} is not in {catalogue.path.name}"
-            if missing_image
-            else f"field {error} is missing"
-        )
-        yield Skip(reference_id, "image_unknown" if missing_image else "malformed_record", what)
-        return
+    size = (image["height"], image["width"])
     for position, sentence in enumerate(sentences):
         yield Record(f"{reference_id}-{position}", image["file_name"], regions, sentence, kind, size)
 
@@ -131,26 +148,52 @@ class _Unusable(Exception):
         self.reason = reason
 
 
+def _ref_id(reference: dict[str, Any], index: int) -> int | str:
+    ref_id = reference.get("ref_id", f"#{index}")
+    if not is_whole(ref_id) and not is_text(ref_id):
+        raise _Unusable("malformed_record", f"ref_id is {shown(ref_id)}; expected a number or a text")
+    return ref_id
+
+
 def _kind(reference: dict[str, Any]) -> Kind:
-    ids, declared = reference["ann_id"], reference.get("no_target")
-    if not isinstance(ids, list) or not ids or not all(isinstance(ann_id, int) for ann_id in ids):
+    ids, declared = reference.get("ann_id"), reference.get("no_target")
+    if not isinstance(ids, list) or not ids or not all(is_whole(ann_id) for ann_id in ids):
         raise _Unusable(
-            "malformed_record", f"ann_id is {ids!r}; expected a list of annotation ids, or [-1] for no target"
+            "malformed_record", f"ann_id is {shown(ids)}; expected a list of annotation ids, or [-1] for no target"
         )
+    if declared not in (None, True, False):
+        raise _Unusable("malformed_record", f"no_target is {shown(declared)}; expected true or false")
     means_nothing = ids == NO_TARGET_IDS
     if (declared is not None and bool(declared) != means_nothing) or (-1 in ids and not means_nothing):
         raise _Unusable("contradictory", f"ann_id is {ids} but no_target is {declared}")
     return "no_target" if means_nothing else "expression"
 
 
+def _image(reference: dict[str, Any], catalogue: Instances) -> dict[str, Any]:
+    image_id = reference.get("image_id")
+    if not is_whole(image_id):
+        raise _Unusable("malformed_record", f"image_id is {shown(image_id)}; expected a whole number")
+    if image_id not in catalogue.images:
+        raise _Unusable("image_unknown", f"image_id {image_id} is not in {catalogue.path.name}")
+    return catalogue.images[image_id]
+
+
 def _sentences(reference: dict[str, Any]) -> list[str]:
-    texts = [
-        (sentence.get("sent") or sentence.get("raw") or "").strip() for sentence in reference.get("sentences") or []
-    ]
-    texts = [text for text in texts if text]
-    if not texts:
+    """The texts of the reference, `sent` before `raw`; those without text are left out."""
+    sentences = reference.get("sentences")
+    if sentences is None:
+        sentences = []
+    if not isinstance(sentences, list):
+        raise _Unusable("malformed_record", f"sentences is {shown(sentences)}; expected a list")
+    texts = []
+    for sentence in sentences:
+        text = (sentence.get("sent") or sentence.get("raw") or "") if isinstance(sentence, dict) else None
+        if not is_text(text):
+            raise _Unusable("malformed_record", f"a sentence is {shown(sentence)}; expected an object with text `sent`")
+        texts.append(text.strip())
+    if not any(texts):
         raise _Unusable("no_sentence", "the reference has no sentence with text")
-    return texts
+    return [text for text in texts if text]
 
 
 def _regions(ids: list[int], image: dict[str, Any], catalogue: Instances) -> tuple[Region, ...]:

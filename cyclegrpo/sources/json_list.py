@@ -18,13 +18,13 @@ def iter_json_list(path: Path, *, chunk_chars: int = CHUNK_CHARS) -> Iterator[An
     Raises DataError, naming the file, where it is missing, not UTF-8, not a list, empty, cut short, or followed by
     something else. Items before the fault have been yielded by then.
     """
-    decoder = json.JSONDecoder()
+    decoder, num_items = json.JSONDecoder(), 0
     try:
         with path.open(encoding="utf-8-sig") as stream:
             buffer = stream.read(chunk_chars).lstrip()
             if not buffer.startswith("["):
                 raise DataError(f"expected a JSON list, found {_shown(buffer)}", file=path)
-            buffer, chars_wanted, num_items = buffer[1:], chunk_chars, 0
+            buffer, chars_wanted = buffer[1:], chunk_chars
             while True:
                 buffer = buffer.lstrip(" \t\r\n,")
                 item_end = _decode(decoder, buffer)
@@ -51,6 +51,8 @@ def iter_json_list(path: Path, *, chunk_chars: int = CHUNK_CHARS) -> Iterator[An
         ) from error
     except UnicodeDecodeError as error:
         raise DataError(f"is not UTF-8 text: {error}", file=path) from error
+    except RecursionError as error:
+        raise DataError(f"item {num_items:,} holds lists in lists without end; mend it", file=path) from error
 
 
 def _decode(decoder: json.JSONDecoder, buffer: str) -> tuple[Any, int] | None:
@@ -61,7 +63,7 @@ def _decode(decoder: json.JSONDecoder, buffer: str) -> tuple[Any, int] | None:
     """
     try:
         item, end = decoder.raw_decode(buffer)
-    except json.JSONDecodeError:
+    except ValueError:
         return None
     return (item, end) if end < len(buffer) else None
 

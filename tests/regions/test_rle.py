@@ -75,6 +75,10 @@ def test_a_label_map_is_read_as_one_mask() -> None:
         ({"size": [3, 5], "counts": None}, "NoneType"),
         ({"size": [3, 5], "counts": [None]}, "whole numbers"),
         ({"size": [3, 5], "counts": [float("nan")]}, "whole numbers"),
+        ({"size": [3, 5], "counts": [float("inf")]}, "whole numbers"),
+        ({"size": [3, 5], "counts": [10**400]}, "cover"),
+        ({"size": [3, 5], "counts": "o" * 5000 + "0"}, "without end"),
+        ({"size": [10**400, 5], "counts": [3]}, "at most"),
         ({"size": [3], "counts": "0"}, "height, width"),
         ({"size": ["3", "5"], "counts": "0"}, "size hold"),
         ({"size": [10**6, 10**6], "counts": [10**12]}, "at most"),
@@ -135,6 +139,8 @@ def test_polygons(polygons: list[list[float]], area: int, box: tuple[int, int, i
         ([[1, 1, 5, None, 5, 5]], "something else than numbers"),
         ([[1, 1, 5, float("nan"), 5, 5]], "something else than numbers"),
         ([[1, 1, 1e9, 1, 5, 5]], "between -100 and 100"),
+        ([[1, 1, 10**400, 1, 5, 5]], "between -100 and 100"),
+        ([[1, 1, float("-inf"), 1, 5, 5]], "between -100 and 100"),
         (SQUARE, "inside the list"),
         ("321O103", "type str"),
     ],
@@ -142,6 +148,12 @@ def test_polygons(polygons: list[list[float]], area: int, box: tuple[int, int, i
 def test_broken_polygons_are_refused(polygons: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         polygons_to_mask(polygons, 10, 10)
+
+
+@pytest.mark.parametrize("polygons", [[], [SQUARE]])
+def test_polygons_of_a_huge_image_take_no_memory(polygons: Any) -> None:
+    with pytest.raises(DataError, match="at most"):
+        polygons_to_mask(polygons, 10**6, 10**6)
 
 
 def test_short_parts_are_counted() -> None:

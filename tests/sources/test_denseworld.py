@@ -11,6 +11,7 @@ import pytest
 from cyclegrpo.errors import DataError
 from cyclegrpo.sources import Record, Skip
 from cyclegrpo.sources.denseworld import find_regions, read_denseworld
+from tests.sources.broken import broken
 
 T1 = "<|mt_start|><|mt_0010|><|mt_0276|><|mt_end|>"
 T2 = "<|mt_start|><|mt_0011|><|mt_0279|><|mt_end|>"
@@ -31,6 +32,8 @@ THREE_CODES = "<|mt_start|><|mt_0001|><|mt_0300|><|mt_0301|><|mt_end|>"
         (f"A {TORN} near {T2}.", [TORN, T2]),  # torn groups too: none vanishes
         (f"A {TORN}{T2}.", [TORN, T2]),
         ("A <|mt_0276|><|mt_end|>", ["<|mt_0276|><|mt_end|>"]),
+        (f"```json\n{'[' * 100_000}\n``` {T1}", [T1]),  # lists in lists without end
+        (f"```json\n[{'1' * 5_000}]\n``` {T1}", [T1]),  # a number of too many digits
         ("no masks in this answer", []),
         ("", []),
     ],
@@ -67,12 +70,24 @@ def test_records(tmp_path: Path) -> None:
         {"image": "a.jpg", "conversations": [{"value": "?"}]},
         {"image": "a.jpg", "conversations": [{"value": "?"}, {"value": None}]},
         {"image": "a.jpg", "conversations": ["?", "!"]},
+        {"image": "\ud83d.jpg", "conversations": [{"value": "?"}, {"value": T1}]},
     ],
 )
 def test_malformed_records_are_skipped_with_a_sentence(tmp_path: Path, broken: Any) -> None:
     skip, record = read_denseworld(write(tmp_path / "a.json", [broken, entry("a.jpg")]), name="dw")
     assert isinstance(skip, Skip) and skip.reason == "malformed_record" and skip.message
     assert isinstance(record, Record) and record.record_id == "dw/1"
+
+
+def test_whatever_is_broken_gives_records_or_skips(tmp_path: Path) -> None:
+    fenced = f'x ```json\n[{{"mask_2d": "{T1}", "label": "p"}}]\n```'
+    for entries in broken([entry(["a.jpg"], fenced)]):
+        for item in read_denseworld(write(tmp_path / "a.json", entries), name="dw"):
+            assert (item.image if isinstance(item, Record) else item.message).encode()
+    for items in broken([{"mask_2d": T1, "label": "p"}]):
+        for region in find_regions(f"```json\n{json.dumps(items)}\n```"):
+            assert region.tokens is not None
+            assert (region.label or "none").encode()
 
 
 def test_a_missing_file_is_a_data_error(tmp_path: Path) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from cyclegrpo.errors import DataError
+from cyclegrpo.files import write_table
 from cyclegrpo.params import Source
 from cyclegrpo.regions.geometry import rle_to_mask
 from cyclegrpo.sources import Record, Skip, read_source
 from cyclegrpo.sources.grefcoco import read_grefcoco, segmentation_to_rle
+from tests.sources.broken import broken
 
 IMAGE = "COCO_train2014_000000123456.jpg"
 SUFFIXED = "COCO_train2014_000000123456_16.jpg"
@@ -113,6 +117,16 @@ def test_kinds_and_split_choose(tmp_path: Path) -> None:
         (reference(0, [11], False, "  "), "no_sentence"),
         (reference(0, [11], False, "x", image_id=5), "image_unknown"),
         ({"ref_id": 0, "split": "train"}, "malformed_record"),
+        (reference(0, [11], False, "x", sentences=["a dog"]), "malformed_record"),
+        (reference(0, [11], False, "x", sentences=[{"sent": 5}]), "malformed_record"),
+        (reference(0, [11], False, "x", sentences={"sent": "x"}), "malformed_record"),
+        (reference(0, [11], False, "x", sentences=None), "no_sentence"),
+        (reference(0, [11], False, "x", image_id=[1]), "malformed_record"),
+        (reference(0, ["11"], False, "an id as text"), "malformed_record"),
+        (reference(0, [True], False, "no id"), "malformed_record"),
+        (reference(0, [11], "no", "x"), "malformed_record"),  # type: ignore[arg-type]
+        (reference(0, [11], False, "half a character \ud83d"), "malformed_record"),
+        (reference(None, [11], False, "no reference id"), "malformed_record"),  # type: ignore[arg-type]
     ],
 )
 def test_references_that_cannot_be_used(tmp_path: Path, broken: dict[str, Any], reason: str | None) -> None:
@@ -151,6 +165,56 @@ def test_broken_instances_name_the_file(tmp_path: Path, content: str) -> None:
                 tmp_path / "grefs.json", tmp_path / "instances.json", name="g", split=None, kinds=("no_target",)
             )
         )
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "message"),
+    [
+        ("annotations", {"id": None}, r"record annotations\[0\]: `id` is None; expected a whole number"),
+        ("annotations", {"image_id": "1"}, r"record annotations\[0\]: `image_id` is '1'; expected a whole number"),
+        ("images", {"height": "10"}, r"record images\[0\]: `height` is '10'; expected a whole number >= 1"),
+        ("images", {"width": 0}, r"record images\[0\]: `width` is 0; expected a whole number >= 1"),
+        ("images", {"file_name": None}, r"record images\[0\]: `file_name` is None; expected a text"),
+        ("images", {"id": [1]}, r"record images\[0\]: `id` is \[1\]; expected a whole number"),
+    ],
+)
+def test_broken_instances_name_file_and_record(
+    tmp_path: Path, place: str, change: dict[str, Any], message: str
+) -> None:
+    instances = copy.deepcopy(INSTANCES)
+    instances[place][0] |= change
+    with pytest.raises(DataError, match=rf"instances\.json, {message}"):
+        read(tmp_path, REFERENCES, instances)
+
+
+def test_instances_without_an_id_or_without_a_list(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"annotations\[1\]: `id` is missing; expected a whole number"):
+        read(tmp_path, REFERENCES, {**INSTANCES, "annotations": [square(11, 6, 6, 2), {}]})
+    with pytest.raises(DataError, match=r"annotations\[0\]: is 'x'; expected an object"):
+        read(tmp_path, REFERENCES, {**INSTANCES, "annotations": ["x"]})
+    with pytest.raises(DataError, match=r"instances\.json: `images` is 5; expected a list"):
+        read(tmp_path, REFERENCES, {**INSTANCES, "images": 5})
+
+
+def test_whatever_is_broken_gives_records_skips_or_a_data_error(tmp_path: Path) -> None:
+    good = {"references": REFERENCES[:3], "instances": INSTANCES}
+    num_errors = 0
+    for files in broken(good):
+        if not isinstance(files.get("references"), list) or "instances" not in files:
+            continue
+        try:
+            items = read(tmp_path, files["references"], files["instances"])
+        except DataError as error:
+            num_errors += 1
+            assert str(tmp_path) in str(error)
+            continue
+        assert all(isinstance(item, Record | Skip) for item in items)
+        write_table(tmp_path / "texts.parquet", pa.Table.from_pylist([texts_of(item) for item in items]))
+    assert num_errors > 50
+
+
+def texts_of(item: Record | Skip) -> dict[str, Any]:
+    return {name: getattr(item, name, None) for name in ("record_id", "image", "text", "message", "reason")}
 
 
 def source(tmp_path: Path, **more: Any) -> Source:

@@ -37,6 +37,8 @@ def test_equals_reading_at_once(
         (b'[{"a": ]', "cut short or broken after 0 items"),
         (b"[1] [2]", "followed by"),
         (b'["\xff"]', "not UTF-8"),
+        (b"[1, " + b"[" * 100_000, "item 1 holds lists in lists"),
+        (b"[1, " + b"1" * 5_000 + b"]", "cut short or broken after 1 items"),
     ],
 )
 def test_broken_files_name_the_file(tmp_path: Path, content: bytes, message: str) -> None:
