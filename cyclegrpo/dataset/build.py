@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cyclegrpo.dataset.card import dataset_card
-from cyclegrpo.dataset.prompts import ask_expression, parse_answer
+from cyclegrpo.dataset.prompts import ask_expression, parse_answer, question_key
 from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.dataset.schema import SOURCE_OF_KIND, Row, rows_to_table, text_to_rle
 from cyclegrpo.dataset.tables import read_work_rows
@@ -45,7 +45,7 @@ def run_build(params: Params) -> StageReport:
     seen: set[tuple[object, ...]] = set()
     for record in records:
         row = record_to_row(record, crops.get(record["record_id"], {}), space(base.region_space))
-        key = _identity(row, record["kind"])
+        key = _identity(row, record)
         if key in seen:
             report.skips.append(Skip(record["record_id"], "duplicate_row", "another record gives the same row", "row"))
             continue
@@ -100,9 +100,9 @@ def _crops_by_record(work_dir: Path) -> dict[str, dict[int, dict[str, Any]]]:
     return crops
 
 
-def _identity(row: Row, kind: str) -> tuple[object, ...]:
+def _identity(row: Row, record: Mapping[str, Any]) -> tuple[object, ...]:
     """What makes two rows the same: image and regions, and for questions what is asked (whatever the template)."""
-    return (row.images[0], row.seg_answer, None if kind == "describe" else row.cap_problem)
+    return (row.images[0], row.seg_answer, None if record["kind"] == "describe" else question_key(record["text"]))
 
 
 def _named_tables(rows: Mapping[str, Sequence[Row]], max_rows: int) -> Iterator[tuple[str, Sequence[Row]]]:

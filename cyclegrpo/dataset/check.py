@@ -21,7 +21,7 @@ from cyclegrpo.dataset.checks.lists import check_lists
 from cyclegrpo.dataset.checks.statistics import dataset_statistics
 from cyclegrpo.dataset.checks.texts import answer_codes, check_texts, check_values
 from cyclegrpo.dataset.crops import CROPS_FOLDER
-from cyclegrpo.dataset.prompts import parse_answer
+from cyclegrpo.dataset.prompts import parse_answer, parse_question, question_key
 from cyclegrpo.dataset.schema import CYCLE_SOURCES, list_files
 from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.errors import DataError
@@ -142,15 +142,20 @@ def _image_findings(row: CheckedRow, states: dict[str, ImageState]) -> Iterator[
 
 
 def _shared(rows: list[CheckedRow]) -> Iterator[Finding]:
-    """Rows that repeat an earlier one, and crops that an earlier row shows already."""
+    """Rows that repeat an earlier one, and crops that an earlier row shows already.
+
+    Questions are compared by what they ask for, as `build` does it; those of foreign templates by their whole text.
+    """
     first_row: dict[tuple[str, ...], CheckedRow] = {}
     first_user: dict[str, CheckedRow] = {}
     for row in rows:
         values = row.values
-        question = "" if values["source"] in CYCLE_SOURCES else values["cap_problem"]
+        asked = parse_question(values["cap_problem"]) or values["cap_problem"]
+        question = "" if values["source"] in CYCLE_SOURCES else question_key(asked)
         earlier = first_row.setdefault((values["images"][0] or "", values["seg_answer"], question), row)
         if earlier is not row:
-            message = f"the same image and regions as in {earlier.file}, row {earlier.number}"
+            same = "image and regions" if not question else "image, regions and question"
+            message = f"the same {same} as in {earlier.file}, row {earlier.number}"
             yield row.finding("seg_answer", "duplicate_row", message)
         for crop in dict.fromkeys(filter(None, values["images"][1:])):
             user = first_user.setdefault(crop, row)

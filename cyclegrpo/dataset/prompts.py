@@ -34,6 +34,7 @@ those for boxes are ours."""
 
 _CHAT_INSTRUCTION = " A conversation between User and Assistant."
 _SEPARATOR = re.compile(r", and | and |, (?![^\[]*\])")
+_ARTICLES = re.compile("^(?:the )+")
 _ANSWER = re.compile(r"<answer>(.*)</answer>", re.DOTALL)
 _END = r"(?= Zoom in|\Z)"
 
@@ -51,6 +52,34 @@ def ask_expression(expression: str, record_id: str, *, space: str = "mask") -> s
     if "the {description}" in question:
         expression = expression.removeprefix("the ")
     return question_prompt(question.replace("{description}", expression))
+
+
+def question_key(expression: str) -> str:
+    """What an expression asks for, equal for those that differ in white space, capitals or a leading article alone.
+
+    >>> question_key("The left  man"), question_key("left man")
+    ('left man', 'left man')
+    """
+    return _ARTICLES.sub("", " ".join(expression.lower().split()))
+
+
+_QUESTION_PATTERNS = tuple(
+    re.compile(re.escape(question).replace(re.escape("{description}"), "(.*)"), re.DOTALL)
+    for questions in QUESTIONS.values()
+    for question in questions
+)
+
+
+def parse_question(cap_problem: str) -> str | None:
+    """The expression that a grounding question is about, as it stands there; None where no template of `QUESTIONS`
+    fits.
+
+    >>> parse_question(ask_expression("the left man", "b")), parse_question("<image>\\nWhere is it?")
+    ('left man', None)
+    """
+    question = cap_problem.replace(IMAGE, "", 1).strip()
+    found = (pattern.fullmatch(question) for pattern in _QUESTION_PATTERNS)
+    return next((match[1] for match in found if match is not None), None)
 
 
 def question_prompt(text: str) -> str:

@@ -15,6 +15,7 @@ from PIL import Image
 
 from cyclegrpo.dataset.check import CheckReport, check_dataset, run_check
 from cyclegrpo.dataset.checks.terminal import report_tables
+from cyclegrpo.dataset.prompts import ask_expression, parse_question
 from cyclegrpo.dataset.schema import SCHEMA, SCHEMA_WITH_MASKS
 from cyclegrpo.errors import DataError
 from cyclegrpo.files import write_table
@@ -91,6 +92,14 @@ def repeat_row(rows: Rows) -> None:
     rows[1] = {**rows[0], "images": [rows[0]["images"][0], *rows[1]["images"][1:]]}
 
 
+def ask_again(rows: Rows) -> None:
+    """The second row asks for what the first one asks for, in another question."""
+    expression = parse_question(rows[0]["cap_problem"])
+    assert expression is not None
+    questions = {ask_expression(f"the {expression}", str(number)) for number in range(20)} - {rows[0]["cap_problem"]}
+    rows[1] = {**rows[0], "cap_problem": min(questions)}
+
+
 def turn_zooms(rows: Rows) -> None:
     head, first, second = rows[0]["cap_problem"].split(" Zoom in on ")
     rows[0]["cap_problem"] = " Zoom in on ".join([head, second, first])
@@ -141,6 +150,7 @@ FIRST = cells(2, 3, 2, 2)
         ("describe", replace(0, "cap_problem", "Zoom in on", "Look at"), 0, "cap_problem", {"bad_prompt"}),
         ("describe", share_crop, 1, "images", {"crop_shared"}),
         ("describe", repeat_row, 1, "seg_answer", {"duplicate_row"}),
+        ("expression", ask_again, 1, "seg_answer", {"duplicate_row"}),
         (
             "no_target",
             set_value(0, "seg_answer", f"<answer>{FIRST}</answer>"),

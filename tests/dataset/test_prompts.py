@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cyclegrpo.dataset.prompts import QUESTIONS, ask_expression, parse_answer, parse_problem, question_prompt
+from cyclegrpo.dataset.prompts import (
+    QUESTIONS,
+    ask_expression,
+    parse_answer,
+    parse_problem,
+    parse_question,
+    question_key,
+    question_prompt,
+)
 from cyclegrpo.regions.spaces import BOX, MASK, RegionSpace
 from cyclegrpo.regions.tokens import codes_to_token
 
@@ -60,6 +68,27 @@ def test_every_question_occurs_and_follows_from_the_record() -> None:
     prompts = {ask_expression("zebra", f"refs/{number}") for number in range(200)}
     assert prompts == {question_prompt(question.replace("{description}", "zebra")) for question in QUESTIONS["mask"]}
     assert ask_expression("zebra", "refs/1") == ask_expression("zebra", "refs/1")
+
+
+@given(expression=st.text(min_size=1), record=st.integers(0, 99), space=st.sampled_from(["mask", "box"]))
+def test_a_question_gives_its_expression_back(expression: str, record: int, space: str) -> None:
+    found = parse_question(ask_expression(expression, str(record), space=space))
+    if "<image>" not in expression and " A conversation between" not in expression:
+        assert found is not None and question_key(found) == question_key(expression)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<image>\nPlease segment a dog in this image? in this image.", "a dog in this image?"),
+        ("Please segment a dog in this image.", "a dog"),
+        ("<image>\nPlease segment a dog in this image", None),
+        ("<image>\nWhere is it?", None),
+        ("", None),
+    ],
+)
+def test_questions_of_foreign_templates_give_none(text: str, expected: str | None) -> None:
+    assert parse_question(text) == expected
 
 
 @pytest.mark.parametrize("braces", ["{0}", "{description}", "a {dog}"])

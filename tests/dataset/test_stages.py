@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -311,6 +312,21 @@ def test_duplicate_records_give_one_row(tmp_path: Path) -> None:
     run_all(params, GridTokenizer())
     assert run_build(params).skipped == {"row: duplicate_row": 1}
     assert (params.base.dataset_dir / "data" / "denseworld_multi_1.parquet").exists()
+
+
+def test_a_question_asked_twice_is_one_row_whatever_its_template(tmp_path: Path) -> None:
+    sources = write_world(tmp_path)
+    grefs = json.loads(sources[1]["annotations"].read_text())
+    texts = ["left man", "the left man", "Left  man", *["left man"] * 9, "the other left man"]
+    repeated = [{**grefs[0], "ref_id": number, "sentences": [{"sent": text}]} for number, text in enumerate(texts)]
+    nothing = next(ref for ref in grefs if ref["ann_id"] == [-1])
+    repeated += [{**nothing, "ref_id": number} for number in range(100, 110)]
+    write_json(sources[1]["annotations"], repeated)
+    params = make_params(tmp_path, sources=sources[1:])
+    run_all(params, GridTokenizer())
+    report = run_build(params)
+    assert report.made["expression_rows"] == 2 and report.made["no_target_rows"] == 1
+    assert report.skipped == {"row: duplicate_row": 11 + 9}
 
 
 def test_a_missing_tokenizer_is_one_clear_error(tmp_path: Path) -> None:
