@@ -184,7 +184,9 @@ def show(
 @one_line_errors
 def describe(
     image: ImageFile,
-    box: Annotated[str | None, typer.Option(metavar="X0,Y0,X1,Y1", help="The region in pixels, half-open.")] = None,
+    box: Annotated[
+        str | None, typer.Option(metavar="X0,Y0,X1,Y1", help="In pixels of the upright image, half-open.")
+    ] = None,
     mask: Annotated[
         Path | None,
         typer.Option(metavar="FILE", exists=True, dir_okay=False, help="The region as mask image, not black inside."),

@@ -193,14 +193,19 @@ def read_image_header(path: StrPath) -> ImageHeader:
 
 
 def load_image(
-    path: StrPath, *, declared_size: tuple[int, int] | None = None, max_pixels: int = MAX_PIXELS
+    path: StrPath,
+    *,
+    declared_size: tuple[int, int] | None = None,
+    upright: bool = False,
+    max_pixels: int = MAX_PIXELS,
 ) -> Image.Image:
     """The image as RGB, decoded once, without metadata (so that saving it again cannot turn it twice).
 
     Args:
         declared_size: (height, width) that the annotation states. It decides the frame: where an EXIF orientation swaps
             the sides and only the upright size fits, the image is turned upright; else it stays as stored. A size that
-            fits neither is a DataError. None: as stored.
+            fits neither is a DataError. None: see `upright`.
+        upright: the frame where no size is declared: as viewers show the image (True), or as stored (False).
         max_pixels: the limit on height * width, checked before any pixel is decoded.
 
     The first frame of an animation counts; grey, palette, CMYK and 16-bit images become RGB, transparency is dropped.
@@ -215,6 +220,8 @@ def load_image(
             message = f"the image is {header.width}x{header.height}, over the limit of {max_pixels} pixels."
             raise DataError(f"{message} Make it smaller, or raise check.max_pixels.", file=path)
         turn = _turn(header, declared_size, path)
+        if upright and declared_size is None:
+            turn = _UPRIGHT.get(header.orientation)
         _warn_about_format(image, header, path)
         try:
             rgb = _to_rgb(image)

@@ -1,6 +1,7 @@
 """One image, one question: describe a region of it, or locate what a text describes, with any policy.
 
 The prompts, the crop and the tokens are those of training, so that a policy is asked what it has learned to answer.
+Pictures are read upright, as viewers show them: no annotation says that anything refers to another frame.
 """
 
 from __future__ import annotations
@@ -65,14 +66,14 @@ def describe_region(
     """What the policy says of one region of an image, greedily.
 
     Args:
-        params: the tokenizer, the region space, the crop rule, the device and the length limits.
-        box: the region as half-open pixels x0, y0, x1, y1 of the stored image; or
+        params: the tokenizer, the region space, the crop rule, the device and the limits of lengths and pixels.
+        box: the region as half-open pixels x0, y0, x1, y1 of the upright image; or
         mask_path: as a mask image of the same size, everything but black.
 
     Raises ParamsError where the region is not given once or lies outside the image, DataError where a file is missing.
     """
-    image = load_image(image_path)
-    mask = _read_region(image, box, mask_path)
+    image = load_image(image_path, upright=True, max_pixels=params.check.max_pixels)
+    mask = _read_region(image, box, mask_path, params.check.max_pixels)
     cut = cut_region(image, mask, crop_as_trained(params))
     region, crop_region = _spell(params, image, mask, cut)
     prompt = space(params.base.region_space).describe(region, crop_region)
@@ -96,7 +97,7 @@ def locate_text(
     text = strip_markers(text)
     if not text.strip():
         raise ParamsError("the text to locate is empty; say what to find.")
-    image = load_image(image_path)
+    image = load_image(image_path, upright=True, max_pixels=params.check.max_pixels)
     region_space = space(params.base.region_space)
     prompt = region_space.locate(text)
     policy = Policy.load(policy_dir, params.base.device)
@@ -143,12 +144,14 @@ def parse_box(text: str) -> tuple[int, int, int, int]:
     return x0, y0, x1, y1
 
 
-def _read_region(image: Image.Image, box: tuple[int, int, int, int] | None, mask_path: Path | None) -> np.ndarray:
+def _read_region(
+    image: Image.Image, box: tuple[int, int, int, int] | None, mask_path: Path | None, max_pixels: int
+) -> np.ndarray:
     """The region as mask (height, width) of the image; ParamsError where it is not given once, or has no pixel."""
     if (box is None) == (mask_path is None):
         raise ParamsError("give the region once, with either --box X0,Y0,X1,Y1 or --mask FILE.")
     if mask_path is not None:
-        mask = np.asarray(load_image(mask_path)).any(axis=2)
+        mask = np.asarray(load_image(mask_path, upright=True, max_pixels=max_pixels)).any(axis=2)
         if mask.shape != (image.height, image.width):
             found, expected = f"{mask.shape[1]}x{mask.shape[0]}", f"{image.width}x{image.height}"
             raise ParamsError(f"the mask is {found}; expected the image's size, {expected}.")

@@ -99,6 +99,8 @@ def test_every_orientation_is_turned_as_pillow_turns_it(tmp_path: Path, orientat
         assert np.array_equal(np.asarray(loaded), np.asarray(expected))
     else:
         assert loaded.size == (40, 30)
+    assert np.array_equal(np.asarray(load_image(path, upright=True)), np.asarray(expected))
+    assert load_image(path, declared_size=(30, 40), upright=True).size == (40, 30)  # the annotation's frame comes first
 
 
 def test_a_size_that_fits_no_frame_is_refused(tmp_path: Path) -> None:

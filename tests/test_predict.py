@@ -88,6 +88,36 @@ def test_describe_shows_the_image_and_its_crop(tmp_path: Path, picture: Path, po
     assert num_tokens == load_params(tmp_path / "params.yaml").evaluate.max_caption_tokens
 
 
+def lying(path: Path) -> Path:
+    """A photo of a phone held upright: stored 80 wide and 60 high, shown 60 wide and 80 high, its top red."""
+    image, exif = Image.new("RGB", (80, 60)), Image.Exif()
+    image.paste((255, 0, 0), (0, 0, 40, 60))
+    exif[0x0112] = 6
+    image.save(path, exif=exif, quality=95)
+    return path
+
+
+def test_a_photo_is_asked_about_as_viewers_show_it(tmp_path: Path, policy: FakePolicy) -> None:
+    photo, params = lying(tmp_path / "photo.jpg"), params_for(tmp_path, base__region_space="box")
+    assert describe_region(params, POLICY, photo, box=(0, 40, 60, 80)).region == "[0, 500, 983, 987]"
+    Image.new("L", (60, 80), 255).save(tmp_path / "mask.png")
+    describe_region(params, POLICY, photo, mask_path=tmp_path / "mask.png")
+    policy.answer = "[0, 0, 1000, 500]"
+    found = locate_text(params, POLICY, photo, "the red half", picture=tmp_path / "out.png")
+    assert found.box == "0,0,60,40"
+    assert {sizes[0] for _, sizes, _ in policy.asked} == {(60, 80)}
+    drawn = np.asarray(Image.open(tmp_path / "out.png"))
+    assert drawn.shape == (80, 60, 3) and drawn[0].min(axis=0)[0] > 200 and drawn[79].max() < 30
+
+
+def test_the_pixel_limit_is_that_of_the_params(tmp_path: Path, picture: Path, policy: FakePolicy) -> None:
+    params = params_for(tmp_path, check__max_pixels=4_799)
+    with pytest.raises(DataError, match=r"80x60, over the limit of 4799 pixels"):
+        locate_text(params, POLICY, picture, "the dog")
+    with pytest.raises(DataError, match=r"80x60, over the limit of 4799 pixels"):
+        describe_region(params, POLICY, picture, box=(0, 0, 9, 9))
+
+
 @pytest.mark.parametrize("change", ["crop__enabled", "train__zoom"])
 def test_describe_without_crops(tmp_path: Path, picture: Path, policy: FakePolicy, change: str) -> None:
     describe_region(params_for(tmp_path, **{change: False}), POLICY, picture, box=(10, 10, 30, 30))
