@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,6 +57,8 @@ def picture_option(what: str) -> Any:
 
 PARAMS = Path("params.yaml")
 POLICY = Path("models/policy")
+LIMITED_MODELS, LIMITED_RESULTS = Path("models/limited"), Path("results/limited")
+"""Where `train` and `evaluate` write with --limit, so that a quick look never replaces a run's policy and numbers."""
 
 
 class DataStage(StrEnum):
@@ -93,7 +95,9 @@ def prepare(
         DataStage | None, typer.Argument(help="One stage alone; without it, all of them in order.")
     ] = None,
     params: ParamsFile = PARAMS,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many records of every source.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only so many records of every source; the dataset has no others.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the dataset: link, regions, crop, tokenize, build."""
@@ -131,28 +135,46 @@ def check(
 @one_line_errors
 def train(
     params: ParamsFile = PARAMS,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many steps.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Only so many steps, written to models/limited and results/limited/train."),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Train the policy with CycleGRPO. An interrupted run goes on where it was."""
+    """Train the policy with CycleGRPO, into models/policy. An interrupted run goes on where it was."""
     settings = _load(params, steps=limit)
     from cyclegrpo.training.run import run_train
 
-    return _show_report("train", run_train(settings), as_json)
+    folders = {
+        "policy_dir": LIMITED_MODELS / "policy",
+        "checkpoint_dir": LIMITED_MODELS / "checkpoints",
+        "results_dir": LIMITED_RESULTS / "train",
+    }
+    folders = {} if limit is None else folders
+    return _show_report("train", run_train(settings, **folders), as_json, folders)
 
 
 @app.command()
 @one_line_errors
 def evaluate(
     params: ParamsFile = PARAMS,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many held-out regions.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Only so many held-out regions, written to results/limited/evaluate. The policy is models/policy, or "
+            "models/limited/policy where there is no other.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Evaluate the policy from before and the trained one on held-out regions."""
+    """Evaluate the policy from before and the trained one, models/policy, on held-out regions."""
     settings = _load(params, regions=limit)
     from cyclegrpo.evaluation.run import run_evaluate
 
-    return _show_report("evaluate", run_evaluate(settings), as_json)
+    folders = {} if limit is None else {"trained": _trained(), "results": LIMITED_RESULTS / "evaluate"}
+    kept = {} if limit is None else {"kept": settings.base.work_dir / "limited/evaluate"}
+    return _show_report("evaluate", run_evaluate(settings, **folders, **kept), as_json, folders)
 
 
 @app.command()
@@ -234,6 +256,12 @@ def _load(path: Path, *, records: int | None = None, steps: int | None = None, r
     return limited(load_params(path), records=records, steps=steps, regions=regions)
 
 
+def _trained() -> Path:
+    """The trained policy that a quick look asks: the limited one only where there is no other."""
+    limited = LIMITED_MODELS / "policy"
+    return limited if limited.is_dir() and not POLICY.is_dir() else POLICY
+
+
 def _data_stage(name: str) -> Callable[[Params], Any]:
     if name == "link":
         from cyclegrpo.dataset.link import run_link as run
@@ -265,11 +293,13 @@ def _check_config(path: Path, as_json: bool) -> int:
     return 2 if problems else 0
 
 
-def _show_report(name: str, result: Any, as_json: bool) -> int:
+def _show_report(name: str, result: Any, as_json: bool, folders: Mapping[str, Path] | None = None) -> int:
+    """Print a report, and the folders that are not the usual ones; the exit code."""
+    shown = {**report_fields(result), **{key: str(folder) for key, folder in (folders or {}).items()}}
     if as_json:
-        _print_json(report_fields(result))
+        _print_json(shown)
     else:
-        print_report(name, result)
+        print_report(name, shown)
     return int(getattr(result, "exit_code", 0))
 
 

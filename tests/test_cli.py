@@ -46,12 +46,14 @@ class FakeReport:
 
 
 class Calls(list[tuple[str, Params]]):
-    """What the commands called, with which params; every call returns `result`, or raises it."""
+    """What the commands called, with which params and `folders`; every call returns `result`, or raises it."""
 
     result: Any = FakeReport()
+    folders: dict[str, Path]
 
-    def take(self, name: str, params: Params) -> Any:
+    def take(self, name: str, params: Params, **folders: Path) -> Any:
         self.append((name, params))
+        self.folders = folders
         if isinstance(self.result, BaseException):
             raise self.result
         return self.result
@@ -63,7 +65,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     found = Calls()
     for name, place in FUNCTIONS.items():
         module, function = place.split(":")
-        fake = SimpleNamespace(**{function: lambda params, name=name: found.take(name, params)})
+        fake = SimpleNamespace(**{function: lambda params, name=name, **folders: found.take(name, params, **folders)})
         monkeypatch.setitem(sys.modules, module, fake)
     return found
 
@@ -140,6 +142,47 @@ def test_limits_reach_the_params(calls: Calls, params: str) -> None:
     invoke("train", "--params", params, "--limit", "2")
     invoke("evaluate", "--params", params, "--limit", "7")
     assert (calls[0][1].train.num_steps, calls[1][1].evaluate.num_regions) == (2, 7)
+
+
+def test_without_a_limit_everything_lies_where_the_pipeline_puts_it(calls: Calls, params: str) -> None:
+    for command in ("train", "evaluate"):
+        assert "limited" not in invoke(command, "--params", params).output
+        assert calls.folders == {}
+
+
+def test_a_limit_replaces_no_policy_and_no_results(
+    calls: Calls, params: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    output = invoke("train", "--params", params, "--limit", "2").output
+    models, results = Path("models/limited"), Path("results/limited")
+    assert calls.folders == {
+        "policy_dir": models / "policy",
+        "checkpoint_dir": models / "checkpoints",
+        "results_dir": results / "train",
+    }
+    assert all(f"{name:<14}  {folder}\n" in output for name, folder in calls.folders.items())
+    shown = json.loads(invoke("evaluate", "--params", params, "--limit", "2", "--json").output)
+    assert shown == {"num_rows": 3, "exit_code": 0, "trained": "models/policy", "results": "results/limited/evaluate"}
+    assert calls.folders["kept"] == Path("data/work/limited/evaluate")
+
+
+def test_a_limited_evaluation_asks_the_limited_policy_where_there_is_no_other(
+    calls: Calls, params: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, expected in (("models/limited/policy", "models/limited/policy"), ("models/policy", "models/policy")):
+        Path(folder).mkdir(parents=True)
+        invoke("evaluate", "--params", params, "--limit", "2")
+        assert calls.folders["trained"] == Path(expected)
+    invoke("evaluate", "--params", params)
+    assert calls.folders == {}
+
+
+def test_help_says_where_a_limit_writes() -> None:
+    for command, places in (("train", ["models/limited", "results/limited"]), ("evaluate", ["results/limited"])):
+        text = " ".join(invoke(command, "--help").output.split())
+        assert [place for place in places if place not in text] == []
 
 
 def test_a_failed_check_is_exit_code_1_and_shows_what_failed(calls: Calls, params: str) -> None:

@@ -3,7 +3,7 @@
 Writes `results/evaluate/metrics.json` (`before.*`, `after.*`, `change.*`, each number with its `_se`; and
 `num_images_in_training`, the held-out images that the training table names too, where there is a table),
 `predictions.jsonl` (one line per model and item, in the order of the set) and `examples.json` (the first regions,
-with pictures, for the page). A model's predictions are kept below `base.work_dir` and reused while the model, the
+with pictures, for the page). A model's predictions are kept in `<work_dir>/evaluate` and reused while the model, the
 data, the settings and the code are the same.
 """
 
@@ -93,15 +93,23 @@ def evaluate_policy(
     return summarise(said, truth)
 
 
-def run_evaluate(params: Params, *, trained: Path = TRAINED, results: Path = RESULTS) -> EvaluateReport:
-    """Evaluate `base.policy` (before) and the trained policy (after) and write the results."""
+def run_evaluate(
+    params: Params, *, trained: Path = TRAINED, results: Path = RESULTS, kept: Path | None = None
+) -> EvaluateReport:
+    """Evaluate `base.policy` (before) and the trained policy (after) and write the results.
+
+    Args:
+        trained: folder of the trained policy.
+        results: the folder to write to.
+        kept: where the models' predictions are kept; None: `<work_dir>/evaluate`.
+    """
     settings = params.evaluate
     # Before anything else: the old policy is asked for minutes before the new one is loaded.
     require_model(trained, "the trained policy", "Run the train stage first.")
     heldout = read_heldout(settings, max_skip_ratio=params.base.max_skip_ratio, max_pixels=params.check.max_pixels)
     num_known = num_images_in_training(heldout, params.base.work_dir)
     truth = Truth.load(settings.truth) if settings.truth is not None else None
-    models = _Models(params, heldout)
+    models = _Models(params, heldout, kept or params.base.work_dir / "evaluate")
     before = models.predictions("before", params.base.policy)
     after = models.predictions("after", trained)
     metrics: dict[str, Any] = {
@@ -131,14 +139,15 @@ def crop_as_trained(params: Params) -> Crop:
 class _Models:
     """Loads what is needed when it is needed: nothing at all when both models' predictions are there already."""
 
-    def __init__(self, params: Params, heldout: Heldout) -> None:
+    def __init__(self, params: Params, heldout: Heldout, kept: Path) -> None:
         self._params = params
         self._heldout = heldout
+        self._kept = kept
         self._base: Generates | None = None
 
     def predictions(self, role: str, model: Path) -> Predictions:
-        """The predictions of the model in a folder, from the work folder if they are there, else made and kept."""
-        path = self._params.base.work_dir / "evaluate" / f"{role}.json"
+        """The predictions of the model in a folder, from an earlier run if they are there, else made and kept."""
+        path = self._kept / f"{role}.json"
         key = self._key(model)
         kept = _read_kept(path, key)
         if kept is not None:

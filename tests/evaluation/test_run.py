@@ -136,6 +136,16 @@ def test_a_second_run_loads_no_model_and_writes_the_same_bytes(params, loaded):
     assert {path.name: path.read_bytes() for path in Path("results/evaluate").iterdir()} == first
 
 
+def test_a_run_elsewhere_leaves_results_and_kept_predictions_alone(params, loaded):
+    run_evaluate(params)
+    before = {path: path.read_bytes() for path in Path().rglob("evaluate/*")}
+    few = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"num_regions": 1})})
+    run_evaluate(few, results=Path("elsewhere"), kept=Path("kept"))
+    assert {path.name for path in Path("kept").iterdir()} == {"before.json", "after.json"}
+    assert len(json.loads(Path("elsewhere/examples.json").read_text())["examples"]) == 1
+    assert {path: path.read_bytes() for path in Path().rglob("evaluate/*")} == before
+
+
 def test_a_new_policy_is_asked_again_and_the_old_one_is_not(params, loaded):
     run_evaluate(params)
     Path("models/policy/config.json").write_text('{"trained": "longer"}')
