@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
 
+from cyclegrpo.errors import DataError
 from cyclegrpo.explorer.charts import moving_average, smoothing_window
 from cyclegrpo.explorer.report import RESULTS, Results, cycle_curve, load_results
 from cyclegrpo.explorer.story import scenes
@@ -55,6 +56,8 @@ def write_picture(path: Path, found: Results) -> None:
 def _draw_curve(axes: Axes, found: Results) -> None:
     steps, scores = cycle_curve(found.curves)
     before, after = (found.metrics[role]["cycle_iou"] for role in ("before", "after"))
+    if not steps:
+        raise DataError("no step has a cycle score; the picture needs a run with captions.")
     axes.scatter(steps, scores, s=16, color=AFTER, alpha=0.35, linewidths=0)
     axes.plot(steps, moving_average(scores, smoothing_window(len(scores))), color=AFTER, linewidth=3)
     axes.set_ylim(0, 1)

@@ -1,8 +1,7 @@
 """The result page: one HTML file from what train and evaluate wrote, without any reference to the outside.
 
-It reads `results/train/curves.csv` (columns `step`, `cycle_score`, others if there are any) and
-`results/evaluate/metrics.json` and `examples.json`, and writes `results/report.html`. Which numbers are shown, and
-under which words, is the table `ROWS`.
+It reads `results/train/curves.csv` (column `step`, others if there are any), `results/evaluate/metrics.json` and
+`examples.json`, and writes `results/report.html`. Which numbers are shown, and under which words, is the table `ROWS`.
 """
 
 from __future__ import annotations
@@ -129,15 +128,16 @@ def read_curves(path: Path) -> dict[str, list[float]]:
     except FileNotFoundError:
         raise DataError("no such file; run the train stage first", file=path) from None
     columns = list(lines[0]) if lines else []
-    if "step" not in columns or not set(columns) & set(SCORE_COLUMNS):
-        raise DataError(f"columns are {columns}; expected step, {SCORE_COLUMNS[0]}, and at least one line.", file=path)
+    if "step" not in columns:
+        message = f"columns are {columns}; expected step among them, and at least one line. Run the train stage again."
+        raise DataError(message, file=path)
     return {name: [_number(line.get(name)) for line in lines] for name in columns}
 
 
 def cycle_curve(curves: Mapping[str, Sequence[float]]) -> tuple[list[float], list[float]]:
-    """Steps and cycle scores of the curve, without the steps that have no score."""
-    column = next(name for name in SCORE_COLUMNS if name in curves)
-    points = [(s, v) for s, v in zip(curves["step"], curves[column], strict=True) if math.isfinite(s + v)]
+    """Steps and cycle scores of the curve, without the steps that have no score: none in a run without captions."""
+    values = next((curves[name] for name in SCORE_COLUMNS if name in curves), [math.nan] * len(curves["step"]))
+    points = [(s, v) for s, v in zip(curves["step"], values, strict=True) if math.isfinite(s + v)]
     return [step for step, _ in points], [score for _, score in points]
 
 
@@ -146,11 +146,12 @@ def render_report(found: Results, *, title: str) -> str:
     environment = Environment(
         loader=PackageLoader("cyclegrpo.explorer", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    curve, curve_note, num_steps = _curve(found.curves)
+    curve, curve_note = _curve(found.curves)
+    num_steps = int(max(filter(math.isfinite, found.curves["step"]), default=0))
     return environment.get_template("report.html.j2").render(
         title=title,
         scenes=scenes(found.metrics),
-        paragraphs=make_paragraphs(found.metrics, num_steps),
+        paragraphs=make_paragraphs(found.metrics, num_steps, with_captions=curve is not None),
         tiles=make_tiles(found.metrics),
         curve=curve,
         curve_note=curve_note,
@@ -163,16 +164,17 @@ def render_report(found: Results, *, title: str) -> str:
     )
 
 
-def _curve(curves: Mapping[str, Sequence[float]]) -> tuple[Markup | None, str, int]:
+def _curve(curves: Mapping[str, Sequence[float]]) -> tuple[Markup | None, str]:
+    """The drawing and what it shows; nothing where no step has a cycle score."""
     steps, scores = cycle_curve(curves)
     if not steps:
-        return None, "", 0
+        return None, ""
     label = f"Cycle score over {len(steps)} steps, from {scores[0]:.2f} to {scores[-1]:.2f}"
     note = (
         "Mean overlap of the regions located from sampled captions with the regions described, on each step's training "
         "batch: dots are steps, the line is their moving average."
     )
-    return Markup(curve_svg(steps, scores, label=label)), note, int(max(steps))
+    return Markup(curve_svg(steps, scores, label=label)), note
 
 
 def _sparks(curves: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:

@@ -8,12 +8,21 @@ from typing import Any
 Metrics = Mapping[str, Any]
 
 
-def make_paragraphs(metrics: Metrics, num_steps: int) -> list[str]:
-    """What is trained, what came of the cycle and of everything else; then a warning, where training saw the images."""
+def make_paragraphs(metrics: Metrics, num_steps: int, *, with_captions: bool = True) -> list[str]:
+    """What is trained, what came of the cycle and of everything else; then a warning, where training saw the images.
+
+    Args:
+        num_steps: of the training; 0 where unknown.
+        with_captions: whether captions were trained at all.
+    """
     before, after = metrics["before"], metrics["after"]
     sentences = [
         "One model describes a region of a picture in words, then finds the region back from these words alone. "
-        "How well it comes back is what the words are rewarded for; no caption is ever given to imitate."
+        + (
+            "How well it comes back is what the words are rewarded for; no caption is ever given to imitate."
+            if with_captions
+            else "It was trained on questions with a known answer; no caption was rewarded."
+        )
     ]
     steps = f" after {num_steps} steps" if num_steps else ""
     sentences.append(

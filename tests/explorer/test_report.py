@@ -144,12 +144,26 @@ def test_a_missing_file_is_named(tmp_path, name, message):
         load_results(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "step\n1\n", "cycle_score\n0.5\n", "step,caption/cycle_score\n"])
+@pytest.mark.parametrize("content", ["", "cycle_score\n0.5\n", "step,caption/cycle_score\n"])
 def test_a_curve_file_needs_its_columns_and_a_line(tmp_path, content):
     path = tmp_path / "curves.csv"
     path.write_text(content)
-    with pytest.raises(DataError, match=r"expected step, caption/cycle_score, and at least one line"):
+    with pytest.raises(DataError, match=r"expected step among them, and at least one line"):
         read_curves(path)
+
+
+def test_a_run_without_captions_has_a_page_without_the_curve(tmp_path):
+    write_made_up(tmp_path)
+    (tmp_path / "train/curves.csv").write_text("step,no_target/accuracy,kl\n1,0.5,0.1\n2,0.75,\n3,0.75,0.2\n")
+    found = load_results(tmp_path)
+    page = render_report(found, title="x")
+    assert '<svg class="chart"' not in page and "Cycle score over training" not in page
+    assert "<h2>Training</h2>" in page and "No-target accuracy: 0.5 to 0.75" in page
+    assert "after 3 steps" in page and "no caption was rewarded" in page and "rewarded for" not in page
+    (tmp_path / "train/curves.csv").write_text("step\n1\n")
+    assert "<h2>Training</h2>" not in render_report(load_results(tmp_path), title="x")
+    with pytest.raises(DataError, match="no step has a cycle score"):
+        write_picture(tmp_path / "a.png", found)
 
 
 def test_a_curve_with_gaps(found):
