@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from cyclegrpo.explorer.report import SCORE_COLUMNS, SPARKS
+
 ROOT = Path(__file__).parent.parent
 DVC = str(Path(sys.executable).with_name("dvc"))
 SOURCES = (".dvc/config", ".dvcignore", ".gitignore", "cyclegrpo", "pipeline", "miniature", "dvc.yaml", "params.yaml")
@@ -69,8 +71,11 @@ def test_from_raw_annotations_to_the_page(clone: Path) -> None:
     assert "<svg" in page and 'src="http' not in page
     metrics = json.loads((clone / "results/evaluate/metrics.json").read_text())
     assert set(metrics) >= {"before", "after", "change"} and 0 <= metrics["after"]["cycle_iou"] <= 1
+    assert metrics["num_images_in_training"] == 0 and "all of scenes that no training step saw" in page
     with (clone / "results/train/curves.csv").open() as stream:
-        assert len(list(csv.DictReader(stream))) == 2
+        lines = list(csv.DictReader(stream))
+    assert len(lines) == 2 and {"step", SCORE_COLUMNS[0], *SPARKS} <= set(lines[0])
+    assert [label for label in SPARKS.values() if label not in page] == []
     assert (clone / "models/policy/model.safetensors").stat().st_size > 1_000_000
 
     second = dvc(clone, "repro")

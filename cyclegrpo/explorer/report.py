@@ -77,7 +77,7 @@ SPARKS = {
     "caption/num_words": "Caption length, words",
     "expression/overlap": "IoU on given expressions",
     "no_target/accuracy": "No-target accuracy",
-    "captions/kl": "KL to the reference, captions",
+    "kl": "KL to the reference",
     "captions/zero_variance": "Caption groups without a signal",
     "grounding/unparsable": "Unreadable groundings",
 }

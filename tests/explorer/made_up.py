@@ -82,13 +82,17 @@ def made_up_examples(count: int = 12) -> dict[str, Any]:
 def write_made_up(results: Path, *, num_steps: int = 36) -> None:
     """Files of train and evaluate below a results folder."""
     rng = np.random.default_rng(0)
-    lines = ["step,caption/cycle_score,caption/num_words,no_target/accuracy,captions/kl,expression/overlap,note"]
+    lines = [
+        "step,caption/cycle_score,caption/num_words,no_target/accuracy,kl,expression/overlap,captions/zero_variance,"
+        "grounding/unparsable,note"
+    ]
     for step in range(1, num_steps + 1):
         share = 1 - np.exp(-step / 12)
         score = 0.25 + 0.3 * share + rng.normal(0, 0.04)
         words = 3 + 2.5 * share + rng.normal(0, 0.1)
         lines.append(
-            f"{step},{score:.4f},{words:.3f},{0.8 + rng.normal(0, 0.05):.3f},{0.1 * share:.4f},{1 + rng.random():.3f},x"
+            f"{step},{score:.4f},{words:.3f},{0.8 + rng.normal(0, 0.05):.3f},{0.1 * share:.4f},{1 + rng.random():.3f},"
+            f"{0.2 * share:.3f},{0.1 - 0.1 * share:.3f},x"
         )
     (results / "train").mkdir(parents=True)
     (results / "evaluate").mkdir()

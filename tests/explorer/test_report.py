@@ -12,7 +12,14 @@ from PIL import Image
 from cyclegrpo.errors import DataError
 from cyclegrpo.explorer.charts import curve_svg, mask_to_svg_path
 from cyclegrpo.explorer.picture import write_picture
-from cyclegrpo.explorer.report import Results, load_results, read_curves, region_to_svg_path, render_report
+from cyclegrpo.explorer.report import (
+    SPARKS,
+    Results,
+    load_results,
+    read_curves,
+    region_to_svg_path,
+    render_report,
+)
 from cyclegrpo.explorer.story import make_paragraphs, make_tiles
 
 from .made_up import made_up_metrics, write_made_up
@@ -68,6 +75,13 @@ def test_numbers_stand_in_the_table(found):
     assert "+0.455 &plusmn;&thinsp;0.024" in rows
     assert "21.1 % &plusmn;&thinsp;2.6 91.7 %" in rows
     assert "\u22121.3 pt" in rows
+
+
+def test_every_small_curve_is_drawn(found):
+    """The columns of the real curve file are held against SPARKS in tests/test_whole_road.py."""
+    page = render_report(found, title="x")
+    assert [label for label in SPARKS.values() if f"<b>{label}</b><svg" not in page] == []
+    assert page.count('<svg class="spark"') == len(SPARKS)
 
 
 def test_text_of_a_policy_cannot_become_markup(found):
