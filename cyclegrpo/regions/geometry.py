@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -22,7 +21,6 @@ from cyclegrpo.regions.rle import (
     Rle,
     as_mask,
     mask_to_rle,
-    num_short_polygons,
     polygons_to_mask,
     rle_to_mask,
 )
@@ -34,7 +32,6 @@ __all__ = [
     "as_mask",
     "box_1000_to_image",
     "box_image_to_1000",
-    "box_iou",
     "box_to_mask",
     "crop_size",
     "crop_window",
@@ -45,7 +42,6 @@ __all__ = [
     "mask_to_prompt_box",
     "mask_to_rle",
     "masks_union",
-    "num_short_polygons",
     "polygons_to_mask",
     "rle_to_mask",
 ]
@@ -137,28 +133,6 @@ def masks_union(masks: Iterable[np.ndarray], height: int, width: int) -> np.ndar
             raise ValueError(f"a mask of {inside.shape} in a frame of {union.shape}; expected one shape.")
         union |= inside
     return union
-
-
-def box_iou(box_a: Box, box_b: Box) -> float:
-    """Intersection over union of two half-open boxes `x0, y0, x1, y1` of one frame, in [0, 1].
-
-    A box without area (or with reversed corners, or not finite) overlaps nothing: 0.0, with itself too.
-
-    >>> box_iou((0, 0, 4, 4), (0, 0, 4, 2)), box_iou((1, 1, 1, 5), (1, 1, 1, 5))
-    (0.5, 0.0)
-    """
-    if not all(math.isfinite(value) for value in (*box_a, *box_b)):
-        return 0.0
-    sides = [(box[2] - box[0], box[3] - box[1]) for box in (box_a, box_b)]
-    if any(width <= 0 or height <= 0 for width, height in sides):
-        return 0.0
-    overlap_width = min(box_a[2], box_b[2]) - max(box_a[0], box_b[0])
-    overlap_height = min(box_a[3], box_b[3]) - max(box_a[1], box_b[1])
-    if overlap_width <= 0 or overlap_height <= 0:
-        return 0.0
-    overlap = overlap_width * overlap_height
-    union = sum(width * height for width, height in sides) - overlap
-    return min(1.0, overlap / union) if 0 < union < math.inf else 0.0
 
 
 def box_image_to_1000(box_image: Box, height: int, width: int) -> Box:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
-from cyclegrpo.regions.geometry import Box, box_iou, mask_iou, masks_union
+from cyclegrpo.regions.geometry import Box, mask_iou, masks_union
 from cyclegrpo.regions.tokens import Code
 
 SAME_FIRST_CODE = 0.4
@@ -59,28 +58,21 @@ def token_overlap(predicted_codes: Sequence[Code], target_codes: Sequence[Code])
     return min(1.0, sum(grades) / max(len(predicted_codes), len(target_codes)))
 
 
-def box_overlap(
-    predicted_boxes: Sequence[Box], target_boxes: Sequence[Box], *, match: Literal["union", "hungarian"] = "union"
-) -> float:
-    """Overlap of two sets of half-open boxes `x0, y0, x1, y1` of one frame.
+def box_overlap(predicted_boxes: Sequence[Box], target_boxes: Sequence[Box]) -> float:
+    """IoU of the areas that two sets of half-open boxes `x0, y0, x1, y1` of one frame cover.
 
     Args:
         predicted_boxes, target_boxes: in any unit, the same for both.
-        match: `union` is the IoU of the areas that the two sets cover; `hungarian` pairs the boxes one to one so that
-            their IoU sums highest, and divides the sum by the larger number of boxes.
+
+    Boxes without area cover nothing.
 
     >>> t1, t2 = (0, 0, 100, 100), (200, 200, 300, 300)
-    >>> box_overlap([t1], [t1, t2]), box_overlap([t1] * 10 + [t2], [t1, t2], match="hungarian") == 2 / 11
-    (0.5, True)
+    >>> box_overlap([t1], [t1, t2]), box_overlap([t1], []), box_overlap([], [])
+    (0.5, 0.0, 1.0)
     """
     if len(predicted_boxes) == 0 or len(target_boxes) == 0:
         return float(len(predicted_boxes) == len(target_boxes))
-    if match == "union":
-        return _union_iou(predicted_boxes, target_boxes)
-    if match != "hungarian":
-        raise ValueError(f"match is {match!r}; expected 'union' or 'hungarian'.")
-    ious = np.array([[box_iou(predicted, target) for target in target_boxes] for predicted in predicted_boxes])
-    return min(1.0, best_assignment(ious) / max(ious.shape))
+    return _union_iou(predicted_boxes, target_boxes)
 
 
 def _union_iou(boxes_a: Sequence[Box], boxes_b: Sequence[Box]) -> float:
@@ -95,45 +87,3 @@ def _union_iou(boxes_a: Sequence[Box], boxes_b: Sequence[Box]) -> float:
     areas = np.diff(ys)[:, None] * np.diff(xs)[None, :]
     union = float(areas[inside[0] | inside[1]].sum())
     return 0.0 if union == 0 else min(1.0, float(areas[inside[0] & inside[1]].sum()) / union)
-
-
-def best_assignment(scores: np.ndarray) -> float:
-    """The highest sum of scores over one-to-one pairs of rows and columns (scipy's `linear_sum_assignment`, without
-    scipy).
-
-    Args:
-        scores: (N, M), not negative.
-
-    The Hungarian method with potentials on the shorter side, O(min(N, M)^2 max(N, M)).
-
-    >>> best_assignment(np.array([[0.9, 0.8], [0.7, 0.1]]))
-    1.5
-    """
-    costs = -np.asarray(scores, dtype=np.float64)
-    if costs.shape[0] > costs.shape[1]:
-        costs = costs.T
-    num_rows, num_columns = costs.shape
-    row_potential, column_potential = np.zeros(num_rows), np.zeros(num_columns + 1)
-    row_of = np.full(num_columns + 1, -1)  # the last column is a helper that holds the row being placed
-    for row in range(num_rows):
-        row_of[num_columns] = row
-        column = num_columns
-        slack, came_from = np.full(num_columns, np.inf), np.full(num_columns, num_columns)
-        visited = np.zeros(num_columns + 1, dtype=np.bool_)
-        while row_of[column] >= 0:
-            visited[column] = True
-            here = row_of[column]
-            reduced = costs[here] - row_potential[here] - column_potential[:-1]
-            shorter = ~visited[:-1] & (reduced < slack)
-            slack[shorter], came_from[shorter] = reduced[shorter], column
-            nearest = int(np.argmin(np.where(visited[:-1], np.inf, slack)))
-            step = slack[nearest]
-            row_potential[row_of[visited]] += step
-            column_potential[visited] -= step
-            slack[~visited[:-1]] -= step
-            column = nearest
-        while column != num_columns:
-            row_of[column] = row_of[came_from[column]]
-            column = int(came_from[column])
-    placed = np.flatnonzero(row_of[:-1] >= 0)
-    return float(-costs[row_of[placed], placed].sum())

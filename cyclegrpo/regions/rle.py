@@ -159,15 +159,6 @@ def _runs_from_text(counts: str | bytes) -> list[int]:
     return runs
 
 
-def num_short_polygons(polygons: Sequence[Sequence[float]]) -> int:
-    """How many parts have fewer than three points; `polygons_to_mask` leaves them out, so that readers can warn.
-
-    >>> num_short_polygons([[1, 1, 5, 1, 5, 5, 1, 5], [2, 2, 3, 3]])
-    1
-    """
-    return sum(1 for polygon in polygons if len(polygon) < _MIN_POLYGON_NUMBERS)
-
-
 def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: int) -> np.ndarray:
     """The union of polygons, rasterised as COCO does, as bool array (height, width).
 
@@ -175,7 +166,7 @@ def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: in
         polygons: each a flat list `x0, y0, x1, y1, ...` in pixels of the image; parts outside the image are clipped.
         height, width: the image's size in pixels.
 
-    A part with fewer than three points has no area and is left out (`num_short_polygons`); no part at all, or parts
+    A part with fewer than three points has no area and is left out; no part at all, or parts
     without area, give an empty mask. Overlapping parts are a union, so a hole cannot be spelled with polygons.
 
     Raises:

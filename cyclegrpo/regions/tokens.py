@@ -19,9 +19,6 @@ from cyclegrpo.regions.answers import answer_text, is_explicitly_empty
 START_TOKEN = "<|mt_start|>"
 END_TOKEN = "<|mt_end|>"
 
-TOKEN_GROUP = re.compile(r"<\|mt_start\|><\|mt_([0-9]{4})\|><\|mt_([0-9]{4})\|><\|mt_end\|>")
-"""One group in its only spelling; whether the two numbers are in range is for `parse_tokens` to say."""
-
 TOKEN_TRACE = re.compile(r"<\|mt_")
 """The beginning of any mask token, whole or broken."""
 

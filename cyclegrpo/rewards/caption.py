@@ -13,7 +13,6 @@ from collections import Counter
 from cyclegrpo.regions.answers import CHAT_MARKERS
 
 _PUNCTUATION = re.compile(r"[^\w\s]|_")
-_WORDS_IN_A_PHRASE = 3
 _MOST_REPEATS = 2
 
 # What stands in a repetition without bound is matched in one way only, or a long list of numbers would take

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cyclegrpo.regions.boxes import box_to_text, parse_boxes
-from cyclegrpo.regions.geometry import Box, box_image_to_1000, box_iou
+from cyclegrpo.regions.geometry import Box, box_image_to_1000
+from cyclegrpo.regions.overlap import box_overlap
 
 B = (12.0, 30.0, 400.0, 500.0)
 OTHER = (5.0, 6.0, 70.0, 80.0)
@@ -81,7 +82,7 @@ def test_any_string_parses_to_boxes_in_range(text: str) -> None:
     for box in parse_boxes(text).boxes:
         x0, y0, x1, y1 = box
         assert 0 <= x0 < x1 <= 1000 and 0 <= y0 < y1 <= 1000
-        assert 0 <= box_iou(box, B) <= 1
+        assert 0 <= box_overlap([box], [B]) <= 1
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from cyclegrpo.regions.geometry import (
     Box,
     box_1000_to_image,
     box_image_to_1000,
-    box_iou,
     crop_size,
     crop_window,
     crop_window_of_box,
@@ -23,7 +22,6 @@ from cyclegrpo.regions.geometry import (
 )
 
 masks = hnp.arrays(np.bool_, hnp.array_shapes(min_dims=2, max_dims=2, max_side=9))
-boxes = st.tuples(*[st.floats(-1e6, 1e6)] * 4)
 
 
 def mask_of_box(box_inclusive: tuple[int, int, int, int], height: int = 480, width: int = 640) -> np.ndarray:
@@ -99,29 +97,6 @@ def test_masks_union() -> None:
     assert not masks_union([], 2, 3).any() and masks_union([], 2, 3).shape == (2, 3)
     with pytest.raises(ValueError, match="one shape"):
         masks_union([a], 3, 1)
-
-
-@pytest.mark.parametrize(
-    ("box_a", "box_b", "expected"),
-    [
-        ((0, 0, 1000, 1000), (300, 300, 700, 700), 0.16),
-        ((0, 0, 1000, 1000), (50, 50, 950, 950), 0.81),
-        ((0, 0, 10, 10), (5, 0, 15, 10), 1 / 3),
-        ((0, 0, 10, 10), (10, 0, 20, 10), 0.0),
-        ((10, 10, 10, 50), (10, 10, 10, 50), 0.0),
-        ((0, 0, float("nan"), 1), (0, 0, 1, 1), 0.0),
-        ((0, 0, float("inf"), 1), (0, 0, float("inf"), 1), 0.0),
-        ((4, 4, 0, 0), (0, 0, 4, 4), 0.0),
-    ],
-)
-def test_box_iou(box_a: Box, box_b: Box, expected: float) -> None:
-    assert box_iou(box_a, box_b) == pytest.approx(expected)
-
-
-@given(boxes, boxes)
-def test_box_iou_is_symmetric_and_bounded(box_a: Box, box_b: Box) -> None:
-    assert 0.0 <= box_iou(box_a, box_b) <= 1.0
-    assert box_iou(box_a, box_b) == pytest.approx(box_iou(box_b, box_a))
 
 
 def test_box_frames() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from cyclegrpo.errors import DataError
-from cyclegrpo.regions.geometry import mask_to_box, mask_to_rle, num_short_polygons, polygons_to_mask, rle_to_mask
+from cyclegrpo.regions.geometry import mask_to_box, mask_to_rle, polygons_to_mask, rle_to_mask
 
 MASK = np.array([[0, 1, 1, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]], bool)
 SQUARE = [1, 1, 5, 1, 5, 5, 1, 5]
@@ -154,10 +154,6 @@ def test_broken_polygons_are_refused(polygons: Any, message: str) -> None:
 def test_polygons_of_a_huge_image_take_no_memory(polygons: Any) -> None:
     with pytest.raises(DataError, match="at most"):
         polygons_to_mask(polygons, 10**6, 10**6)
-
-
-def test_short_parts_are_counted() -> None:
-    assert num_short_polygons([SQUARE, [2, 2, 3, 3], []]) == 2
 
 
 def test_a_ring_a_pixel_and_a_line_survive() -> None:
