@@ -149,7 +149,7 @@ class Check(Section):
 
     max_problems: int = Field(20, ge=0, description="Problems to print per kind; all are counted and written.")
     deep: bool = Field(
-        False, description="Also decode every region and compare it with its crop (loads the tokenizer)."
+        False, description="Also decode every region and compare it with its crop; not there yet, true is refused."
     )
     max_pixels: int = Field(100_000_000, ge=1, description="Larger images (height * width) are problems.")
 

@@ -154,6 +154,8 @@ def ineffective_settings(params: Params) -> Iterator[str]:
         yield "train.num_groundings is 1, and a group of one has no advantage; expected >= 2, or optimise: captions"
     if train.prompts.caption == 0 and train.optimise != "captions":
         yield "train.prompts.caption is 0, so that there are no groundings to optimise; set optimise: captions"
+    if params.check.deep:
+        yield "check.deep is true, but there is no deep check yet; set it to false"
     yield from _prompts_without_source(params)
     yield from _settings_of_the_other_half(train)
     yield from _trained_on_what_is_evaluated(params)
