@@ -251,7 +251,7 @@ def version() -> None:
 
 
 def _load(path: Path, *, records: int | None = None, steps: int | None = None, regions: int | None = None) -> Params:
-    from cyclegrpo.params import limited, load_params
+    from cyclegrpo.params_file import limited, load_params
 
     return limited(load_params(path), records=records, steps=steps, regions=regions)
 
@@ -277,7 +277,7 @@ def _data_stage(name: str) -> Callable[[Params], Any]:
 
 
 def _check_config(path: Path, as_json: bool) -> int:
-    from cyclegrpo.params import find_problems, load_params, missing_inputs
+    from cyclegrpo.params_file import find_problems, load_params, missing_inputs
 
     problems = find_problems(path)
     missing = [] if problems else missing_inputs(load_params(path))

@@ -13,7 +13,8 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from cyclegrpo.params import Ratio, Section, read_sections
+from cyclegrpo.params import Ratio, Section
+from cyclegrpo.params_file import read_sections
 from cyclegrpo.tokenizer.params import TokenizerTraining
 from miniature.scene import VOCABULARY
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from cyclegrpo.console import guarded, print_report
 from cyclegrpo.files import write_json
-from cyclegrpo.params import load_params
+from cyclegrpo.params_file import load_params
 from miniature.params import MiniatureParams, load_miniature_params
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"

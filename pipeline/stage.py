@@ -14,7 +14,8 @@ from typing import Any
 
 from cyclegrpo.console import guarded, print_report
 from cyclegrpo.errors import ParamsError
-from cyclegrpo.params import Params, load_params
+from cyclegrpo.params import Params
+from cyclegrpo.params_file import load_params
 from cyclegrpo.params_problems import pipeline_problems
 
 __all__ = ["guarded", "print_report", "run_stage"]

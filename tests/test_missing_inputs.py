@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cyclegrpo.errors import DataError
-from cyclegrpo.params import STAGES, load_params
+from cyclegrpo.params import STAGES
+from cyclegrpo.params_file import load_params
 from tests.test_params import SHIPPED
 
 MESSAGES = {

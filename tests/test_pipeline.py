@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from cyclegrpo.params import STAGES, Base, load_params
+from cyclegrpo.params import STAGES, Base
+from cyclegrpo.params_file import load_params
 from cyclegrpo.params_problems import DVC_KEYS
 from tests.test_params import SHIPPED, write_params
 
@@ -32,8 +33,8 @@ PACKAGES = ("cyclegrpo", "pipeline", "miniature")
 WITHOUT_EFFECT = {
     f"{name}.py"
     for name in (
-        "cyclegrpo/console", "cyclegrpo/errors", "cyclegrpo/params", "cyclegrpo/params_problems", "pipeline/stage",
-        "miniature/params", "miniature/stages/stage",
+        "cyclegrpo/console", "cyclegrpo/errors", "cyclegrpo/params", "cyclegrpo/params_file",
+        "cyclegrpo/params_problems", "pipeline/stage", "miniature/params", "miniature/stages/stage",
     )
 }  # fmt: skip
 # Keys of `base` that change how fast a stage is, not what it writes.

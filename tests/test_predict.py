@@ -11,7 +11,8 @@ from PIL import Image
 
 from cyclegrpo import predict
 from cyclegrpo.errors import DataError, ParamsError
-from cyclegrpo.params import Params, load_params
+from cyclegrpo.params import Params
+from cyclegrpo.params_file import load_params
 from cyclegrpo.predict import describe_region, locate_text, parse_box
 from tests.test_params import write_params
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cyclegrpo.params import load_params
+from cyclegrpo.params_file import load_params
 from miniature.stages.stage import run_stage
 
 if TYPE_CHECKING:
