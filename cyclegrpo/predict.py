@@ -17,7 +17,8 @@ from cyclegrpo.dataset.tokenizers import load_tokenizer, masks_to_tokens
 from cyclegrpo.errors import ParamsError
 from cyclegrpo.evaluation.blocks import Cut, cut_region
 from cyclegrpo.evaluation.run import crop_as_trained
-from cyclegrpo.files import atomic_path, load_image
+from cyclegrpo.files import atomic_path
+from cyclegrpo.images import load_image
 from cyclegrpo.params import Params
 from cyclegrpo.policy import Policy
 from cyclegrpo.regions.boxes import parse_boxes

@@ -21,7 +21,8 @@ import numpy as np
 from tqdm import tqdm
 
 from cyclegrpo.dataset.tokenizers import load_tokenizer
-from cyclegrpo.files import load_image, write_text
+from cyclegrpo.files import write_text
+from cyclegrpo.images import load_image
 from cyclegrpo.regions.tokens import codes_to_tokens
 from miniature.expressions import draw_multi_target, draw_words
 from miniature.params import MiniatureParams

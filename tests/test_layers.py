@@ -21,13 +21,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "params_problems": {"errors"},
     "params_file": {"errors", "params", "params_problems"},
     "files": {"errors"},
+    "images": {"errors", "files"},
     "loading": {"errors"},
     "console": {"errors"},
     "regions": {"errors"},
     "rewards": {"regions"},
     "tokenizer": {"errors", "files", "loading", "params", "regions"},
     "sources": {"errors", "files", "params", "regions"},
-    "dataset": {"errors", "files", "loading", "params", "regions", "sources", "tokenizer"},
+    "dataset": {"errors", "files", "images", "loading", "params", "regions", "sources", "tokenizer"},
     "policy": {"errors", "files", "loading", "regions"},
 }
 MAY_IMPORT["training"] = {*MAY_IMPORT["dataset"], "dataset", "policy", "rewards"}
@@ -103,7 +104,7 @@ def test_sources_have_no_models() -> None:
 
 
 def test_data_stages_start_without_torch() -> None:
-    for path in files_of("dataset", "loading", "params", "params_file", "files", "console", "cli"):
+    for path in files_of("dataset", "loading", "params", "params_file", "files", "images", "console", "cli"):
         assert not top_level(imports(path, module_level=True)) & TORCH, path
 
 

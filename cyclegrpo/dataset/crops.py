@@ -23,7 +23,8 @@ from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.dataset.schema import text_to_rle
 from cyclegrpo.dataset.shards import Item, ShardResult, ShardStore
 from cyclegrpo.dataset.tables import read_work_rows
-from cyclegrpo.files import digest, load_image_below, write_bytes, write_table
+from cyclegrpo.files import digest, write_bytes, write_table
+from cyclegrpo.images import load_image_below
 from cyclegrpo.params import Crop, Params
 from cyclegrpo.regions.geometry import crop_size, crop_window, mask_to_box_inclusive, rle_to_mask
 from cyclegrpo.sources import Skip

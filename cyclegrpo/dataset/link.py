@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import ImageHeader, atomic_path, read_image_header, resolve_below, write_table
+from cyclegrpo.files import atomic_path, resolve_below, write_table
+from cyclegrpo.images import ImageHeader, read_image_header
 from cyclegrpo.params import Params, Source
 from cyclegrpo.sources import Record, Skip, read_source
 

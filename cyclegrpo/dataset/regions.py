@@ -22,7 +22,8 @@ from cyclegrpo.dataset.spelling import ImageTokens, SpelledRegion, spell_regions
 from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.dataset.tokenizers import OpenTokenizer, open_tokenizer, tokenizer_digest
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import load_image_below, write_table
+from cyclegrpo.files import write_table
+from cyclegrpo.images import load_image_below
 from cyclegrpo.params import Base, Params
 from cyclegrpo.sources import Record, Skip, read_source
 

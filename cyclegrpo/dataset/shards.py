@@ -25,6 +25,7 @@ SHARD_IMAGES = 32
 
 _CODE = (
     "files.py",
+    "images.py",
     "dataset/*.py",
     "regions/*.py",
     "tokenizer/config.py",

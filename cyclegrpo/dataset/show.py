@@ -20,7 +20,8 @@ from cyclegrpo.dataset.prompts import parse_answer, parse_problem
 from cyclegrpo.dataset.schema import Row, frame_of, list_files, read_rows
 from cyclegrpo.dataset.tokenizers import OpenTokenizer, open_tokenizer
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import atomic_path, load_image_below
+from cyclegrpo.files import atomic_path
+from cyclegrpo.images import load_image_below
 from cyclegrpo.params import Params
 from cyclegrpo.regions.boxes import parse_boxes
 from cyclegrpo.regions.geometry import box_1000_to_image, box_to_mask, rle_to_mask

@@ -21,7 +21,8 @@ from cyclegrpo.dataset.schema import text_to_rle
 from cyclegrpo.dataset.shards import Item, ShardResult, ShardStore
 from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.dataset.tokenizers import OpenTokenizer, masks_to_tokens, open_tokenizer, tokenizer_digest
-from cyclegrpo.files import load_image_below, write_table
+from cyclegrpo.files import write_table
+from cyclegrpo.images import load_image_below
 from cyclegrpo.params import Params
 from cyclegrpo.regions.geometry import rle_to_mask
 

@@ -17,7 +17,7 @@ from PIL import Image
 from cyclegrpo.dataset.link import ImageFinder, name_parts
 from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import MAX_PIXELS, load_image
+from cyclegrpo.images import MAX_PIXELS, load_image
 from cyclegrpo.params import Evaluate
 from cyclegrpo.regions.geometry import rle_to_mask
 from cyclegrpo.sources.grefcoco import read_grefcoco

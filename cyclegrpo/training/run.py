@@ -25,7 +25,8 @@ from trl import GRPOConfig
 from cyclegrpo.dataset.schema import frame_of, list_files
 from cyclegrpo.dataset.tokenizers import load_tokenizer
 from cyclegrpo.errors import DataError, ParamsError
-from cyclegrpo.files import MAX_PIXELS, digest, load_image_below, sha256_file, write_json
+from cyclegrpo.files import digest, sha256_file, write_json
+from cyclegrpo.images import MAX_PIXELS, load_image_below
 from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
 from cyclegrpo.params import Params, Train
 from cyclegrpo.policy import prompt_to_messages, save_policy

@@ -23,7 +23,7 @@ from cyclegrpo.dataset.link import run_link
 from cyclegrpo.dataset.regions import run_regions
 from cyclegrpo.dataset.schema import Row, read_rows
 from cyclegrpo.dataset.tokenize import run_tokenize
-from cyclegrpo.files import read_image_header
+from cyclegrpo.images import read_image_header
 from tests.dataset.support import make_params
 
 GOLDEN = Path(os.environ.get("CYCLEGRPO_GOLDEN", Path(__file__).parents[3] / "shared" / "golden"))

@@ -8,7 +8,8 @@ import pytest
 
 from cyclegrpo.dataset.show import draw_row, find_row, row_text
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import load_image, sha256_file
+from cyclegrpo.files import sha256_file
+from cyclegrpo.images import load_image
 from cyclegrpo.params import Params
 from tests.dataset.conftest import run_all
 from tests.dataset.support import GridTokenizer, cells, make_params, write_world

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import load_image
+from cyclegrpo.images import load_image
 from cyclegrpo.regions.tokens import codes_to_tokens
 from cyclegrpo.sources.denseworld import read_denseworld
 from cyclegrpo.sources.records import Record, Skip

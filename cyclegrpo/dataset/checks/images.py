@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from cyclegrpo.dataset.checks.findings import Severity
 from cyclegrpo.dataset.processes import map_ordered
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import ImageHeader, load_image, read_image_header, resolve_below
+from cyclegrpo.files import resolve_below
+from cyclegrpo.images import ImageHeader, load_image, read_image_header
 
 Problem = tuple[str, str, Severity]
 """(kind, message, severity)"""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from statistics import mean, median
 from typing import Any
 
-from cyclegrpo.files import ImageHeader
+from cyclegrpo.images import ImageHeader
 
 
 def summarise(values: Sequence[float]) -> dict[str, float]:
