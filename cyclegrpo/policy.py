@@ -42,6 +42,17 @@ def prompt_to_messages(prompt: str, images: Sequence[Any]) -> list[dict[str, Any
     return [{"role": "user", "content": content}]
 
 
+def load_processor(path: Path) -> Any:
+    """The processor of the policy saved in a directory; it pads on the left, whatever is saved there.
+
+    A released Qwen3-VL pads on the right. Generation begins at the right end of a prompt, and TRL puts prompts that it
+    padded on the left beside the image positions of the processor, without a look at its side.
+    """
+    processor = AutoProcessor.from_pretrained(path)
+    processor.tokenizer.padding_side = "left"
+    return processor
+
+
 def save_policy(model: Any, processor: Any, path: Path) -> None:
     """The model and its processor as a Hugging Face directory, which appears all at once and replaces an older one."""
     unfinished = path.with_name(f".{path.name}.unfinished")
@@ -55,13 +66,12 @@ def save_policy(model: Any, processor: Any, path: Path) -> None:
 
 
 class Policy:
-    """A model and its processor, ready to generate answers in batches."""
+    """A model and its processor (of `load_processor`), ready to generate answers in batches."""
 
     def __init__(self, model: Any, processor: Any) -> None:
         self.model = model.eval()
         self.processor = processor
         tokenizer = processor.tokenizer
-        tokenizer.padding_side = "left"
         ends = [tokenizer.convert_tokens_to_ids(t) for t in END_OF_TURN]
         self.end_ids = sorted({i for i in [*ends, tokenizer.eos_token_id] if i is not None and i >= 0})
 
@@ -77,7 +87,7 @@ class Policy:
         dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
         with bars_on_terminals_only():
             model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype).to(device)
-        return cls(model, AutoProcessor.from_pretrained(path))
+        return cls(model, load_processor(path))
 
     def encode(self, prompts: Sequence[str], images: Sequence[Sequence[Image.Image]]) -> Any:
         """The processor's batch for some prompts, on the model's device: left-padded token ids and image patches."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from PIL import Image
-from transformers import AutoModelForImageTextToText, AutoProcessor, PrinterCallback, TrainerCallback
+from transformers import AutoModelForImageTextToText, PrinterCallback, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig
@@ -29,7 +29,7 @@ from cyclegrpo.files import digest, sha256_file, write_json
 from cyclegrpo.images import MAX_PIXELS, load_image_below
 from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
 from cyclegrpo.params import Params, Train
-from cyclegrpo.policy import prompt_to_messages, save_policy
+from cyclegrpo.policy import load_processor, prompt_to_messages, save_policy
 from cyclegrpo.regions.spaces import space
 from cyclegrpo.training.curve import CurveWriter, summary, training_rows
 from cyclegrpo.training.draws import Draw, draw_steps, load_rows
@@ -98,7 +98,6 @@ def build_trainer(
     model = AutoModelForImageTextToText.from_pretrained(base.policy, dtype=torch.float32)
     if train.freeze_vision:
         model.model.visual.requires_grad_(False)
-    processor = AutoProcessor.from_pretrained(base.policy)
     scorer: Scorer = BoxScorer()
     if base.region_space == "mask":
         scorer = MaskScorer(load_tokenizer(base.tokenizer, device), train.reward)
@@ -109,7 +108,7 @@ def build_trainer(
         scorer=scorer,
         args=trl_config(train, base.seed, checkpoint_dir, use_cpu=device == "cpu"),
         train_dataset=draws_dataset(draws, base.dataset_dir, max_pixels=params.check.max_pixels),
-        processing_class=processor,
+        processing_class=load_processor(base.policy),
         callbacks=callbacks,
     )
     trainer.remove_callback(PrinterCallback)  # prints every log line; `CurveWriter` says what people want to see

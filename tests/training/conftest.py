@@ -12,8 +12,10 @@ from PIL import Image
 
 from cyclegrpo.dataset.prompts import ask_expression
 from cyclegrpo.dataset.schema import Row, rows_to_table
+from cyclegrpo.params import Params
 from cyclegrpo.regions.spaces import MASK
 from cyclegrpo.regions.tokens import codes_to_token
+from tests.training.support import BASE
 
 SIDE = 96
 
@@ -83,3 +85,24 @@ def policy_dir(tmp_path_factory):
     path = tmp_path_factory.mktemp("policy") / "policy"
     save_policy(*new_policy(load_miniature_params().coldstart), path)
     return path
+
+
+@pytest.fixture
+def params(policy_dir, dataset_dir, tmp_path, rectangles, monkeypatch):
+    """The whole params of a run of four steps on the tiny dataset, with the tokenizer of rectangles."""
+    from cyclegrpo.training import run as run_module
+
+    monkeypatch.setattr(run_module, "load_tokenizer", lambda folder, device: rectangles)
+    source = {"name": "s", "format": "denseworld", "annotations": "a.json", "image_root": "i", "link_as": "s"}
+    base = {
+        "dataset_dir": dataset_dir,
+        "work_dir": tmp_path / "work",
+        "tokenizer": tmp_path / "tokenizer",
+        "policy": policy_dir,
+        "device": "cpu",
+        "annotation_root": tmp_path,
+        "sources": [source | {"kinds": ["describe"]}],
+    }
+    evaluate = {"annotations": "a", "instances": "b", "image_root": "c"}
+    train = BASE | {"num_steps": 4, "save_steps": 2, "learning_rate": 1e-4}
+    return Params.model_validate({"base": base, "train": train, "evaluate": evaluate})

@@ -7,29 +7,9 @@ import json
 import pytest
 
 from cyclegrpo.errors import DataError, ParamsError
-from cyclegrpo.params import Params
 from cyclegrpo.training import run as run_module
 from cyclegrpo.training.curve import CurveWriter
 from cyclegrpo.training.run import run_train, trl_config
-from tests.training.test_trainer import BASE
-
-
-@pytest.fixture
-def params(policy_dir, dataset_dir, tmp_path, rectangles, monkeypatch):
-    monkeypatch.setattr(run_module, "load_tokenizer", lambda folder, device: rectangles)
-    source = {"name": "s", "format": "denseworld", "annotations": "a.json", "image_root": "i", "link_as": "s"}
-    base = {
-        "dataset_dir": dataset_dir,
-        "work_dir": tmp_path / "work",
-        "tokenizer": tmp_path / "tokenizer",
-        "policy": policy_dir,
-        "device": "cpu",
-        "annotation_root": tmp_path,
-        "sources": [source | {"kinds": ["describe"]}],
-    }
-    evaluate = {"annotations": "a", "instances": "b", "image_root": "c"}
-    train = BASE | {"num_steps": 4, "save_steps": 2, "learning_rate": 1e-4}
-    return Params.model_validate({"base": base, "train": train, "evaluate": evaluate})
 
 
 def train_into(params, root):

@@ -6,45 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cyclegrpo.params import Train
-from cyclegrpo.regions.spaces import MASK
-from cyclegrpo.training.draws import draw_steps, load_rows
-from cyclegrpo.training.run import draws_dataset, trl_config
-from cyclegrpo.training.scoring import MaskScorer
-from cyclegrpo.training.trainer import CycleGRPOTrainer
-
-G, K = 4, 3
-BASE = {
-    "num_steps": 1,
-    "prompts": {"caption": 2, "no_target": 1, "expression": 1},
-    "num_captions": G,
-    "num_groundings": K,
-    "max_caption_tokens": 6,
-    "max_grounding_tokens": 6,
-    "learning_rate": 0.0,
-    "beta": 0.05,
-    "min_cycle_score": 0.0,
-    "freeze_vision": False,
-    "reward": {"resolution": "image"},
-}
-
-
-def make_trainer(policy_dir, dataset_dir, rectangles, tmp_path, **changes):
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
-    params = Train.model_validate(BASE | changes)
-    steps = draw_steps(
-        load_rows(dataset_dir), params.prompts, MASK, num_steps=params.num_steps, zoom=params.zoom, seed=0
-    )
-    return CycleGRPOTrainer(
-        model=AutoModelForImageTextToText.from_pretrained(policy_dir, dtype=torch.float64),
-        params=params,
-        space=MASK,
-        scorer=MaskScorer(rectangles, params.reward),
-        args=trl_config(params, 0, tmp_path / "checkpoints", use_cpu=True),
-        train_dataset=draws_dataset([draw for step in steps for draw in step], dataset_dir),
-        processing_class=AutoProcessor.from_pretrained(policy_dir),
-    )
+from tests.training.support import G, K, make_trainer
 
 
 def token_mean_loss(trainer, batch, beta):

@@ -1,0 +1,82 @@
+"""From params to a trainer: what is set, and what is refused, whatever the policy's folder says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoProcessor
+
+from cyclegrpo.policy import prompt_to_messages
+from cyclegrpo.regions.spaces import MASK
+from cyclegrpo.training.draws import draw_steps, load_rows
+from cyclegrpo.training.run import build_trainer
+
+
+def build(params, tmp_path):
+    """The trainer of the params, and the draws of its first step."""
+    rows = load_rows(params.base.dataset_dir)
+    (draws,) = draw_steps(rows, params.train.prompts, MASK, num_steps=1, zoom=True, seed=0)
+    return build_trainer(params, draws, tmp_path / "checkpoints", []), draws
+
+
+def with_base(params, **changes):
+    return params.model_copy(update={"base": params.base.model_copy(update=changes)})
+
+
+@pytest.fixture
+def changed_policy(policy_dir, tmp_path):
+    """A function that copies the policy's folder with a processor that was changed by a function."""
+
+    def copy(change):
+        folder = tmp_path / "changed"
+        processor = AutoProcessor.from_pretrained(policy_dir)
+        change(processor)
+        processor.save_pretrained(folder)
+        for file in policy_dir.iterdir():
+            if not (folder / file.name).exists():
+                (folder / file.name).symlink_to(file)
+        return folder
+
+    return copy
+
+
+def test_a_policy_that_pads_on_the_right_sees_every_prompt_as_if_it_were_alone(params, changed_policy, tmp_path):
+    def pad_on_the_right(processor):
+        processor.tokenizer.padding_side = "right"
+
+    params = with_base(params, policy=changed_policy(pad_on_the_right))
+    assert AutoProcessor.from_pretrained(params.base.policy).tokenizer.padding_side == "right"
+    trainer, draws = build(params, tmp_path)
+    questions = [trainer.train_dataset[index] for index in range(len(draws))]
+    answers = trainer._answer("captions", questions, 1)
+    batch = answers.batch
+    assert len(set(batch["prompt_mask"].sum(1).tolist())) > 1  # of unequal length, so that there is padding
+    policy, _, _ = trainer._get_per_token_logps_and_entropies(
+        trainer.model,
+        torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
+        torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1),
+        batch["completion_ids"].shape[1],
+        **{name: batch[name] for name in ("pixel_values", "image_grid_thw", "num_images", "mm_token_type_ids")},
+    )
+    for index, draw in enumerate(draws):
+        answer = batch["completion_ids"][index][batch["completion_mask"][index].bool()]
+        images = [part["image"] for part in questions[index]["prompt"][0]["content"] if part["type"] == "image"]
+        alone = log_probs_alone(trainer, prompt_to_messages(draw.prompt, images), answer)
+        for together in (batch["ref_per_token_logps"], policy.detach()):
+            np.testing.assert_allclose(together[index, : len(answer)], alone, atol=1e-4)
+
+
+@torch.no_grad()
+def log_probs_alone(trainer, messages, answer):
+    """Log-probabilities of an answer's token ids (tokens,) after one prompt that nothing is padded beside."""
+    inputs = trainer.processing_class.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+    )
+    inputs["input_ids"] = torch.cat([inputs["input_ids"], answer[None]], 1)
+    zeros = torch.zeros_like(answer)[None]
+    inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], zeros], 1)
+    inputs["attention_mask"] = torch.cat([inputs["attention_mask"], zeros + 1], 1)
+    model = type(trainer.ref_model).from_pretrained(trainer.ref_model.name_or_path, dtype=torch.float32)
+    logits = model(**inputs).logits[0, -len(answer) - 1 : -1]
+    return logits.log_softmax(-1).gather(-1, answer[:, None])[:, 0]
