@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 from PIL import Image
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
+from cyclegrpo.errors import DataError
 from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
 from cyclegrpo.regions.spaces import IMAGE
+from cyclegrpo.regions.tokens import all_token_strings
 
 END_OF_TURN = ("<|im_end|>", "<|endoftext|>")
 
@@ -53,6 +55,43 @@ def load_processor(path: Path) -> Any:
     return processor
 
 
+def require_mask_tokens(path: Path, processor: Any, *, codebook_size: int, special_ok: bool = False) -> None:
+    """DataError where a policy cannot read or write the mask tokens of a tokenizer with such codebooks.
+
+    Args:
+        path: the policy's directory; its config says how many rows its embedding has.
+        processor: the policy's.
+        codebook_size: entries per codebook of the mask tokenizer.
+        special_ok: let tokens pass that decoding without special tokens cuts out of answers, as TRL decodes. (Not all
+            of these are in `all_special_ids`, so the test is the decoding itself.)
+    """
+    tokens = all_token_strings(codebook_size)
+    num_rows = AutoConfig.from_pretrained(path).get_text_config().vocab_size
+    encoded = processor.tokenizer(tokens, add_special_tokens=False)["input_ids"]
+    decoded = processor.tokenizer.batch_decode(encoded)
+    kept = processor.tokenizer.batch_decode(encoded, skip_special_tokens=True)
+    missing = [
+        token
+        for token, ids, text in zip(tokens, encoded, decoded, strict=True)
+        if len(ids) != 1 or ids[0] >= num_rows or text != token
+    ]
+    if missing:
+        raise DataError(
+            f"{len(missing)} of the {len(tokens)} mask tokens of base.tokenizer are not in the policy's vocabulary, "
+            f"the first is {missing[0]}; expected one id and one embedding for each. Name another policy "
+            "(base.policy), or base.region_space: box",
+            file=path,
+        )
+    special = [token for token, text in zip(tokens, kept, strict=True) if text != token]
+    if special and not special_ok:
+        raise DataError(
+            f"{len(special)} of the {len(tokens)} mask tokens are special tokens of the policy, the first is "
+            f"{special[0]}, and training would not see them in answers; expected ordinary ones. Add them to the "
+            "tokenizer of base.policy with special_tokens=False",
+            file=path,
+        )
+
+
 def save_policy(model: Any, processor: Any, path: Path) -> None:
     """The model and its processor as a Hugging Face directory, which appears all at once and replaces an older one."""
     unfinished = path.with_name(f".{path.name}.unfinished")
@@ -76,18 +115,24 @@ class Policy:
         self.end_ids = sorted({i for i in [*ends, tokenizer.eos_token_id] if i is not None and i >= 0})
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "auto") -> Policy:
+    def load(cls, path: str | Path, device: str = "auto", *, codebook_size: int | None = None) -> Policy:
         """The policy saved in a Hugging Face directory, in bf16 on CUDA and float32 on the CPU.
 
-        Raises DataError when the directory is missing or holds no model.
+        Args:
+            codebook_size: entries per codebook of the mask tokenizer whose tokens it must know; None where it need not.
+
+        Raises DataError when the directory is missing, holds no model, or lacks mask tokens (before the model loads).
         """
         path = Path(path)
         require_model(path, "a policy", "Train one, or name another.")
+        processor = load_processor(path)
+        if codebook_size is not None:
+            require_mask_tokens(path, processor, codebook_size=codebook_size, special_ok=True)
         device = resolve_device(device)
         dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
         with bars_on_terminals_only():
             model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype).to(device)
-        return cls(model, load_processor(path))
+        return cls(model, processor)
 
     def encode(self, prompts: Sequence[str], images: Sequence[Sequence[Image.Image]]) -> Any:
         """The processor's batch for some prompts, on the model's device: left-padded token ids and image patches."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -23,9 +24,12 @@ from cyclegrpo.params import Params
 from cyclegrpo.policy import Policy
 from cyclegrpo.regions.boxes import parse_boxes
 from cyclegrpo.regions.geometry import box_1000_to_image, box_to_mask, mask_to_box, mask_to_prompt_box, masks_union
-from cyclegrpo.regions.spaces import space
+from cyclegrpo.regions.spaces import BOX, space
 from cyclegrpo.regions.tokens import codes_to_array, parse_tokens
 from cyclegrpo.rewards.caption import strip_markers
+
+if TYPE_CHECKING:
+    from cyclegrpo.tokenizer import MaskTokenizer
 
 _COLOR = np.array([230, 60, 60], dtype=np.float32)
 _OPACITY = 0.5
@@ -76,10 +80,11 @@ def describe_region(
     image = load_image(image_path, upright=True, max_pixels=params.check.max_pixels)
     mask = _read_region(image, box, mask_path, params.check.max_pixels)
     cut = cut_region(image, mask, crop_as_trained(params))
-    region, crop_region = _spell(params, image, mask, cut)
+    tokenizer = _load_tokenizer(params)
+    region, crop_region = _spell(tokenizer, image, mask, cut)
     prompt = space(params.base.region_space).describe(region, crop_region)
     images = [image] if cut is None else [image, cut.seen]
-    policy = Policy.load(policy_dir, params.base.device)
+    policy = _load_policy(params, policy_dir, tokenizer)
     caption = policy.generate([prompt], [images], max_new_tokens=params.evaluate.max_caption_tokens)[0]
     return Description(region=region, caption=caption.strip())
 
@@ -101,11 +106,11 @@ def locate_text(
     image = load_image(image_path, upright=True, max_pixels=params.check.max_pixels)
     region_space = space(params.base.region_space)
     prompt = region_space.locate(text)
-    policy = Policy.load(policy_dir, params.base.device)
+    tokenizer = _load_tokenizer(params)
+    policy = _load_policy(params, policy_dir, tokenizer)
     answer = policy.generate([prompt], [[image]], max_new_tokens=params.evaluate.max_grounding_tokens)[0]
     masks: Iterable[np.ndarray] = ()
-    if region_space.name == "mask":
-        tokenizer = load_tokenizer(params.base.tokenizer, params.base.device)
+    if tokenizer is not None:
         parsed = parse_tokens(answer, codebook_size=tokenizer.config.codebook_size, repair=True)
         regions, flags = parsed.tokens, parsed.flags
         if parsed.codes:
@@ -167,12 +172,23 @@ def _read_region(
     return mask
 
 
-def _spell(params: Params, image: Image.Image, mask: np.ndarray, cut: Cut | None) -> tuple[str, str | None]:
+def _load_tokenizer(params: Params) -> MaskTokenizer | None:
+    """The mask tokenizer, or None in the box space."""
+    return load_tokenizer(params.base.tokenizer, params.base.device) if params.base.region_space == "mask" else None
+
+
+def _load_policy(params: Params, policy_dir: Path, tokenizer: MaskTokenizer | None) -> Policy:
+    """The policy, which knows the tokenizer's tokens; DataError otherwise."""
+    codebook_size = None if tokenizer is None else tokenizer.config.codebook_size
+    return Policy.load(policy_dir, params.base.device, codebook_size=codebook_size)
+
+
+def _spell(
+    tokenizer: MaskTokenizer | None, image: Image.Image, mask: np.ndarray, cut: Cut | None
+) -> tuple[str, str | None]:
     """The region as text in the image, and in its crop ("" in the box space); None where there is no crop."""
-    region_space = space(params.base.region_space)
-    if region_space.name != "mask":
-        return region_space.format(mask_to_prompt_box(mask)), None if cut is None else ""
-    tokenizer = load_tokenizer(params.base.tokenizer, params.base.device)
+    if tokenizer is None:
+        return BOX.format(mask_to_prompt_box(mask)), None if cut is None else ""
     shown = [(image, mask)] if cut is None else [(image, mask), (cut.pixels, cut.mask)]
     features = tokenizer.embed_images([pixels for pixels, _ in shown])
     tokens = [masks_to_tokens(tokenizer, features[i], [mask])[0] for i, (_, mask) in enumerate(shown)]

@@ -59,7 +59,7 @@ class FakeTokenizer:
 @pytest.fixture
 def policy(monkeypatch: pytest.MonkeyPatch) -> FakePolicy:
     fake = FakePolicy()
-    monkeypatch.setattr(predict.Policy, "load", lambda path, device: fake)
+    monkeypatch.setattr(predict.Policy, "load", lambda path, device, codebook_size: fake)
     monkeypatch.setattr(predict, "load_tokenizer", lambda folder, device: FakeTokenizer())
     return fake
 

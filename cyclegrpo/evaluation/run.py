@@ -158,10 +158,14 @@ class _Models:
 
     def _predict(self, role: str, model: Path) -> Predictions:
         base, settings = self._params.base, self._params.evaluate
-        policy = self._base_policy() if role == "before" else load_policy(model, base.device)
-        frozen = self._base_policy() if settings.frozen_grounder else None
         region_space = space(base.region_space)
         tokenizer = None if region_space.name == "box" else load_tokenizer(base.tokenizer, base.device)
+        codebook_size = None if tokenizer is None else tokenizer.config.codebook_size
+        if role == "before":
+            policy = self._base_policy(codebook_size)
+        else:
+            policy = load_policy(model, base.device, codebook_size)
+        frozen = self._base_policy(codebook_size) if settings.frozen_grounder else None
         block_size = settings.batch_size
         blocks = prepare_blocks(
             self._heldout, tokenizer, space=region_space, crop=crop_as_trained(self._params), block_size=block_size
@@ -172,9 +176,9 @@ class _Models:
                 policy, frozen, blocks, settings, region_space=region_space, seed=base.seed, progress=progress
             )
 
-    def _base_policy(self) -> Generates:
+    def _base_policy(self, codebook_size: int | None) -> Generates:
         if self._base is None:
-            self._base = load_policy(self._params.base.policy, self._params.base.device)
+            self._base = load_policy(self._params.base.policy, self._params.base.device, codebook_size)
         return self._base
 
     def _key(self, model: Path) -> str:
@@ -190,11 +194,11 @@ class _Models:
         return digest(sums, asked, crop, base.region_space, base.seed, base.max_skip_ratio, code)
 
 
-def load_policy(path: Path, device: str) -> Generates:
-    """The policy saved in a folder."""
+def load_policy(path: Path, device: str, codebook_size: int | None) -> Generates:
+    """The policy saved in a folder; DataError where it lacks the mask tokens (see `Policy.load`)."""
     from cyclegrpo.policy import Policy
 
-    return Policy.load(path, device)
+    return Policy.load(path, device, codebook_size=codebook_size)
 
 
 def make_examples(heldout: Heldout, before: Predictions, after: Predictions, count: int) -> dict[str, Any]:

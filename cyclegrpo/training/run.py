@@ -29,7 +29,7 @@ from cyclegrpo.files import digest, sha256_file, write_json
 from cyclegrpo.images import MAX_PIXELS, load_image_below
 from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
 from cyclegrpo.params import Params, Train
-from cyclegrpo.policy import load_processor, prompt_to_messages, save_policy
+from cyclegrpo.policy import load_processor, prompt_to_messages, require_mask_tokens, save_policy
 from cyclegrpo.regions.spaces import space
 from cyclegrpo.training.curve import CurveWriter, summary, training_rows
 from cyclegrpo.training.draws import Draw, draw_steps, load_rows
@@ -91,16 +91,22 @@ def run_train(
 def build_trainer(
     params: Params, draws: list[Draw], checkpoint_dir: Path, callbacks: list[TrainerCallback]
 ) -> CycleGRPOTrainer:
-    """The trainer for some draws (all steps, in order), with policy, processor, scorer and TRL configuration."""
+    """The trainer for some draws (all steps, in order), with policy, processor, scorer and TRL configuration.
+
+    Raises DataError where the policy or the tokenizer is missing, or the policy does not know the tokenizer's tokens.
+    """
     base, train = params.base, params.train
     device = resolve_device(base.device)
     require_model(base.policy, "the policy to train", "Mend base.policy, or make one first.")
+    processor = load_processor(base.policy)
+    scorer: Scorer = BoxScorer()
+    if base.region_space == "mask":
+        tokenizer = load_tokenizer(base.tokenizer, device)
+        require_mask_tokens(base.policy, processor, codebook_size=tokenizer.config.codebook_size)
+        scorer = MaskScorer(tokenizer, train.reward)
     model = AutoModelForImageTextToText.from_pretrained(base.policy, dtype=torch.float32)
     if train.freeze_vision:
         model.model.visual.requires_grad_(False)
-    scorer: Scorer = BoxScorer()
-    if base.region_space == "mask":
-        scorer = MaskScorer(load_tokenizer(base.tokenizer, device), train.reward)
     trainer = CycleGRPOTrainer(
         model=model,
         params=train,
@@ -108,7 +114,7 @@ def build_trainer(
         scorer=scorer,
         args=trl_config(train, base.seed, checkpoint_dir, use_cpu=device == "cpu"),
         train_dataset=draws_dataset(draws, base.dataset_dir, max_pixels=params.check.max_pixels),
-        processing_class=load_processor(base.policy),
+        processing_class=processor,
         callbacks=callbacks,
     )
     trainer.remove_callback(PrinterCallback)  # prints every log line; `CurveWriter` says what people want to see

@@ -79,7 +79,8 @@ def loaded(monkeypatch):
     """The names of the models that were loaded."""
     names = []
 
-    def load_policy(path, device="auto"):
+    def load_policy(path, device, codebook_size):
+        assert codebook_size == 256  # the tokenizer's, so that missing tokens are found
         names.append(Path(path).as_posix())
         return FakePolicy(answer_vaguely if str(path) == "before" else answer_well)
 

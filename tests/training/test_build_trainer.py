@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
-from transformers import AutoProcessor
+from transformers import AddedToken, AutoProcessor
 
-from cyclegrpo.policy import prompt_to_messages
+from cyclegrpo.errors import DataError
+from cyclegrpo.policy import Policy, prompt_to_messages
 from cyclegrpo.regions.spaces import MASK
 from cyclegrpo.training.draws import draw_steps, load_rows
 from cyclegrpo.training.run import build_trainer
@@ -80,3 +83,40 @@ def log_probs_alone(trainer, messages, answer):
     model = type(trainer.ref_model).from_pretrained(trainer.ref_model.name_or_path, dtype=torch.float32)
     logits = model(**inputs).logits[0, -len(answer) - 1 : -1]
     return logits.log_softmax(-1).gather(-1, answer[:, None])[:, 0]
+
+
+def test_mask_tokens_that_the_policy_lacks_are_counted_and_named(params, policy_dir, rectangles, tmp_path):
+    rectangles.config.codebook_size = 300  # the policy knows 2 x 256 codes: the last 88 of 2 x 300 are missing
+    message = re.escape(
+        f"{policy_dir}: 88 of the 602 mask tokens of base.tokenizer are not in the policy's vocabulary, the first is "
+        "<|mt_0512|>;"
+    )
+    with pytest.raises(DataError, match=message):
+        build(params, tmp_path)
+    with pytest.raises(DataError, match=message):  # what evaluation and prediction do
+        Policy.load(policy_dir, "cpu", codebook_size=300)
+
+
+def test_mask_tokens_without_an_embedding_are_missing(params, rectangles, changed_policy, tmp_path):
+    def add_two(processor):
+        processor.tokenizer.add_tokens(["<|mt_0512|>", "<|mt_0513|>"])  # and the model keeps its size
+
+    rectangles.config.codebook_size = 257
+    with pytest.raises(DataError, match=r"changed: 2 of the 516 mask tokens .* the first is <\|mt_0512\|>;"):
+        build(with_base(params, policy=changed_policy(add_two)), tmp_path)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_special_mask_tokens_are_refused_because_training_would_not_see_them(params, changed_policy, tmp_path, listed):
+    def make_special(processor):
+        token = AddedToken("<|mt_0007|>", special=True, normalized=False)
+        if listed:
+            processor.tokenizer.add_special_tokens({"extra_special_tokens": [token]})
+        else:
+            processor.tokenizer.add_tokens([token])  # not in `all_special_ids`, and cut out all the same
+
+    folder = changed_policy(make_special)
+    message = r"changed: 1 of the 514 mask tokens are special tokens of the policy, the first is <\|mt_0007\|>"
+    with pytest.raises(DataError, match=message + ".*base.policy"):
+        build(with_base(params, policy=folder), tmp_path)
+    assert Policy.load(folder, "cpu", codebook_size=256)  # answers are decoded with special tokens kept
