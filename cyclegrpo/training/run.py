@@ -164,7 +164,7 @@ def trl_config(train: Train, seed: int, output_dir: Path, *, use_cpu: bool) -> G
         gradient_accumulation_steps=num_parts,
         per_device_train_batch_size=num_answers // num_parts,
         num_generations=train.num_captions,
-        max_completion_length=max(train.max_caption_tokens, train.max_grounding_tokens),
+        max_completion_length=train.max_caption_tokens,  # the trainer gives every task its own limit
         shuffle_dataset=False,  # the draws are in order already
         remove_unused_columns=False,
         temperature=train.temperature,

@@ -11,7 +11,8 @@
                and d = log(reference / policy); then 0.5 * mean over all tokens of captions
                + 0.5 * mean over all tokens of groundings                                    TRL's `_compute_loss`
 
-Given expressions and those that match nothing are answered G times beside the captions: plain GRPO.
+Given expressions and those that match nothing are answered G times beside the captions, in one batch with them and
+under the same limit of length: plain GRPO.
 
 Source: arXiv 2607.11581; where we differ is in docs/decisions.md. Two methods follow TRL 1.16: `_prepare_inputs` is
 overridden (one rollout per optimizer step, dealt out in micro-batches), and `_generate_and_score_completions` is called
@@ -55,6 +56,9 @@ class CycleGRPOTrainer(GRPOTrainer):
     # Set by TRL and transformers, which do not declare them.
     model_wrapped: Any
     num_generations: int
+    max_completion_length: int
+    generation_config: Any
+    generation_kwargs: dict[str, Any]
     _buffered_inputs: list[Batch] | None
     _metrics: dict[str, defaultdict[str, list[float]]]
 
@@ -238,22 +242,30 @@ class CycleGRPOTrainer(GRPOTrainer):
 
     @contextmanager
     def _in_task(self, answers: Answers) -> Iterator[None]:
-        """TRL's group size and metrics are the task's own inside; its metrics get the task's name in front.
+        """TRL's group size, length limit and metrics are the task's own inside; metrics get the task's name in front.
 
         TRL's metrics of rewards are dropped: it has seen none.
         """
-        outer_size, outer_metrics = self.num_generations, self._metrics
+        outer_size, outer_length, outer_metrics = self.num_generations, self.max_completion_length, self._metrics
         self.num_generations = answers.group_size
+        params = self.cycle
+        self._limit_answers(params.max_caption_tokens if answers.task == "captions" else params.max_grounding_tokens)
         self._metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
         try:
             yield
         finally:
             inner = self._metrics["train"]
             self.num_generations, self._metrics = outer_size, outer_metrics
+            self._limit_answers(outer_length)
             for name, values in inner.items():
                 if not name.startswith(("reward", "frac_reward")):
                     kept = f"{answers.task}/{name.removeprefix('completions/')}"
                     self._metrics["train"][kept].extend(values)
+
+    def _limit_answers(self, num_tokens: int) -> None:
+        """Answers have at most so many tokens from now on: the three places that TRL 1.16 keeps the number in."""
+        self.max_completion_length = num_tokens
+        self.generation_config.max_new_tokens = self.generation_kwargs["max_new_tokens"] = num_tokens
 
     @contextmanager
     def _grounder(self) -> Iterator[None]:

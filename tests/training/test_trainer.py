@@ -96,3 +96,16 @@ def test_a_step_logs_what_makes_failures_visible(policy_dir, dataset_dir, rectan
     ):
         assert 0.0 <= logged[name] <= 1.0, name
     assert rectangles.num_encoded == 2  # every image once, whatever the number of answers
+
+
+@pytest.mark.parametrize("locate", [{}, {"locate_with": "reference", "optimise": "captions"}])
+def test_every_task_has_its_own_limit_of_length(policy_dir, dataset_dir, rectangles, tmp_path, locate):
+    limits = {"max_caption_tokens": 12, "max_grounding_tokens": 4}
+    trainer = make_trainer(policy_dir, dataset_dir, rectangles, tmp_path, **limits, **locate)
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    # A random policy of 886 tokens hardly ever ends an answer by itself.
+    assert logged["captions/max_length"] == 12
+    assert logged["groundings/max_length"] == 4
+    for kept in (trainer.generation_config.max_new_tokens, trainer.generation_kwargs["max_new_tokens"]):
+        assert kept == trainer.max_completion_length == 12  # as before
