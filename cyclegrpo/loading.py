@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cyclegrpo.errors import DataError
+from cyclegrpo.errors import DataError, ParamsError
 
 
 def require_model(folder: Path, what: str, remedy: str) -> None:
@@ -26,12 +26,26 @@ def require_model(folder: Path, what: str, remedy: str) -> None:
 
 
 def resolve_device(device: str) -> str:
-    """`auto` becomes `cuda` where there is one, else `cpu`; every other name is kept."""
-    if device != "auto":
+    """`auto` becomes `cuda` where there is one, else `cpu`; every other name is kept.
+
+    Raises ParamsError where it names a GPU that is not there.
+
+    >>> resolve_device("cpu")
+    'cpu'
+    """
+    if device in ("cpu", "mps"):
         return device
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    num_gpus = torch.cuda.device_count()
+    if int(device.partition(":")[2] or 0) >= num_gpus:
+        raise ParamsError(
+            f"base.device is {device}, but {num_gpus} GPUs are visible; expected one of them, counted from 0. "
+            "Set CUDA_VISIBLE_DEVICES, or base.device: auto"
+        )
+    return device
 
 
 @contextmanager

@@ -7,6 +7,7 @@ same; else the command stops and says how to start anew. The finished policy app
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -40,6 +41,8 @@ POLICY_DIR = Path("models/policy")
 CHECKPOINT_DIR = Path("models/checkpoints")
 RESULTS_DIR = Path("results/train")
 RUN_FILE = "run.json"
+PROCESS_COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+"""Where launchers say how many processes they have started, as accelerate reads it."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,11 @@ def run_train(
     """Train `base.policy` on the dataset and save it, with its processor, to `policy_dir`.
 
     Raises DataError where the dataset, the policy or the tokenizer is missing or does not fit the parameters, or where
-    `checkpoint_dir` holds an unfinished run with other parameters.
+    `checkpoint_dir` holds an unfinished run with other parameters; ParamsError where this is not one process on one
+    device.
     """
     train, base = params.train, params.base
+    training_device(base.device)  # before any file is touched
     region_space = space(base.region_space)
     rows = load_rows(base.dataset_dir)
     steps = draw_steps(rows, train.prompts, region_space, num_steps=train.num_steps, zoom=train.zoom, seed=base.seed)
@@ -96,7 +101,7 @@ def build_trainer(
     Raises DataError where the policy or the tokenizer is missing, or the policy does not know the tokenizer's tokens.
     """
     base, train = params.base, params.train
-    device = resolve_device(base.device)
+    device = training_device(base.device)
     require_model(base.policy, "the policy to train", "Mend base.policy, or make one first.")
     processor = load_processor(base.policy)
     scorer: Scorer = BoxScorer()
@@ -119,6 +124,30 @@ def build_trainer(
     )
     trainer.remove_callback(PrinterCallback)  # prints every log line; `CurveWriter` says what people want to see
     return trainer
+
+
+def training_device(device: str) -> str:
+    """`base.device` as training uses it: `cpu`, `cuda` (the one GPU that is visible) or `mps`.
+
+    Raises ParamsError where several processes were started, which would write over each other's files, or where several
+    GPUs are visible: TRL takes one per process, and transformers always the first.
+    """
+    num_processes = max(int(os.environ.get(name, 1)) for name in PROCESS_COUNTS)
+    if num_processes > 1:
+        raise ParamsError(
+            f"train was started as {num_processes} processes; expected one, on one device. Start it without a launcher"
+        )
+    kind = resolve_device(device).partition(":")[0]
+    if kind != "cuda":
+        return kind
+    num_gpus = torch.cuda.device_count()
+    if num_gpus > 1:
+        chosen = device.partition(":")[2] or "0"
+        raise ParamsError(
+            f"{num_gpus} GPUs are visible and base.device is {device}; train runs on one. "
+            f"Set CUDA_VISIBLE_DEVICES, for instance to {chosen}, and base.device: cuda"
+        )
+    return kind
 
 
 def draws_dataset(draws: list[Draw], dataset_dir: Path, *, max_pixels: int = MAX_PIXELS) -> Dataset:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AddedToken, AutoProcessor
 
-from cyclegrpo.errors import DataError
+from cyclegrpo.errors import DataError, ParamsError
 from cyclegrpo.policy import Policy, prompt_to_messages
 from cyclegrpo.regions.spaces import MASK
 from cyclegrpo.training.draws import draw_steps, load_rows
-from cyclegrpo.training.run import build_trainer
+from cyclegrpo.training.run import build_trainer, run_train, training_device
 
 
 def build(params, tmp_path):
@@ -120,3 +120,39 @@ def test_special_mask_tokens_are_refused_because_training_would_not_see_them(par
     with pytest.raises(DataError, match=message + ".*base.policy"):
         build(with_base(params, policy=folder), tmp_path)
     assert Policy.load(folder, "cpu", codebook_size=256)  # answers are decoded with special tokens kept
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"])
+def test_several_processes_are_refused_before_any_file_is_touched(params, tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, "2")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "kept").touch()
+    folders = {name: tmp_path / name.removesuffix("_dir") for name in ("policy_dir", "results_dir")}
+    with pytest.raises(ParamsError, match="train was started as 2 processes; expected one"):
+        run_train(params, checkpoint_dir=tmp_path / "checkpoints", **folders)
+    assert (tmp_path / "checkpoints" / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("device", "num_gpus", "expected"),
+    [
+        ("cpu", 2, "cpu"),
+        ("mps", 0, "mps"),
+        ("auto", 0, "cpu"),
+        ("auto", 1, "cuda"),
+        ("cuda", 1, "cuda"),
+        ("cuda:0", 1, "cuda"),
+        ("auto", 2, "2 GPUs are visible and base.device is auto; .* CUDA_VISIBLE_DEVICES, for instance to 0,"),
+        ("cuda:1", 2, "2 GPUs are visible and base.device is cuda:1; .* CUDA_VISIBLE_DEVICES, for instance to 1,"),
+        ("cuda:1", 1, "base.device is cuda:1, but 1 GPUs are visible"),
+        ("cuda", 0, "base.device is cuda, but 0 GPUs are visible"),
+    ],
+)
+def test_training_has_one_device(monkeypatch, device, num_gpus, expected):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: num_gpus > 0)
+    if " " not in expected:
+        assert training_device(device) == expected
+        return
+    with pytest.raises(ParamsError, match=expected):
+        training_device(device)
