@@ -121,9 +121,25 @@ class MaskScorer:
         masks = [rle_to_mask(rle) for rle in draw.target_rle]
         if not masks or self.reward.resolution == "image":
             return masks
-        side = self.tokenizer.config.image_size // 4
-        union = Image.fromarray(masks_union(masks, image.height, image.width))
-        return [np.asarray(union.resize((side, side), Image.Resampling.BOX)) > 0]
+        return [mask_to_cells(masks_union(masks, image.height, image.width), self.tokenizer.config.image_size // 4)]
+
+
+def mask_to_cells(mask: np.ndarray, side: int) -> np.ndarray:
+    """A mask at the size of the decoder's logits, bool (side, side): the cells of which it covers enough.
+
+    Args:
+        mask: bool (H, W).
+
+    Enough is more than half of what it covers of the cell that it covers best: more than half of a cell for any region
+    that fills one, less for thin ones, so that no mask with a pixel vanishes.
+
+    >>> line = np.zeros((8, 8), bool); line[1] = True
+    >>> mask_to_cells(line, 2).tolist(), bool(mask_to_cells(~line, 1)[0, 0])
+    ([[True, True], [False, False]], True)
+    """
+    # As floats: Pillow resizes bools to the nearest pixel, whatever filter it is told.
+    covered = np.asarray(Image.fromarray(mask.astype(np.float32)).resize((side, side), Image.Resampling.BOX))
+    return np.asarray(covered > covered.max() / 2)
 
 
 class BoxScorer:

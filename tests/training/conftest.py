@@ -15,16 +15,17 @@ from cyclegrpo.dataset.schema import Row, rows_to_table
 from cyclegrpo.params import Params
 from cyclegrpo.regions.spaces import MASK
 from cyclegrpo.regions.tokens import codes_to_token
-from tests.training.support import BASE
-
-SIDE = 96
+from tests.training.support import BASE, SIDE
 
 
 class RectangleTokenizer:
-    """Decodes (a, b) to the rectangle from (a, a) to (a + b, a + b), and counts its passes."""
+    """Decodes (a, b) to the rectangle from (a, a) to (a + b, a + b), and counts its passes.
+
+    A logit stands for four by four pixels, as of a real tokenizer.
+    """
 
     def __init__(self) -> None:
-        self.config = SimpleNamespace(image_size=SIDE, codebook_size=256, codebook_depth=2)
+        self.config = SimpleNamespace(image_size=SIDE, codebook_size=256, codebook_depth=2, mask_threshold=0.0)
         self.num_encoded = self.num_decoded = 0
 
     def embed_images(self, images):
@@ -37,6 +38,12 @@ class RectangleTokenizer:
         for mask, (a, b) in zip(masks, codes, strict=True):
             mask[a : a + b, a : a + b] = True
         return masks
+
+    def decode(self, features, codes):
+        import torch
+
+        inside = self.decode_masks(features, codes, SIDE, SIDE)[:, ::4, ::4]
+        return torch.where(torch.from_numpy(inside), 5.0, -5.0)
 
 
 @pytest.fixture

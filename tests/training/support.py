@@ -8,6 +8,9 @@ from cyclegrpo.params import Train
 from cyclegrpo.regions.spaces import MASK
 from cyclegrpo.training.draws import draw_steps, load_rows
 
+SIDE = 96
+"""Of the images of the tiny dataset, in pixels."""
+
 G, K = 4, 3
 BASE = {
     "num_steps": 1,

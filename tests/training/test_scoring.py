@@ -1,0 +1,53 @@
+"""From answers to overlaps, by hand. A code (a, b) of the tokenizer of rectangles is the square from a to a + b."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cyclegrpo.params import Reward
+from cyclegrpo.regions.rle import mask_to_rle
+from cyclegrpo.regions.tokens import codes_to_token
+from cyclegrpo.training.draws import Draw
+from cyclegrpo.training.scoring import MaskScorer
+from tests.training.support import SIDE
+
+
+def draw_of(*targets, masks=None, image="a.png", task="caption"):
+    rles = None if masks is None else tuple(mask_to_rle(mask) for mask in masks)
+    return Draw(task, "<image>", (image,), targets, rles, "data.parquet:0")
+
+
+def rows(*slices):
+    """A mask of whole rows of the image, bool (SIDE, SIDE)."""
+    mask = np.zeros((SIDE, SIDE), bool)
+    for part in slices:
+        mask[part] = True
+    return mask
+
+
+def overlaps(scorer, answers, draws, side=SIDE):
+    images = [Image.new("RGB", (side, side)) for _ in draws]
+    return [score.overlap for score in scorer.score(answers, draws, images)]
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        # One pixel high, between the centres of the cells: it covers a quarter of each of the 24 cells of cell row 1.
+        # The answer is the cells 0..1 x 0..1, of which two are on the line.
+        (rows(slice(5, 6)), 2 / (24 + 4 - 2)),
+        # Rows 4..6 cover three quarters of the same cells, row 7 and 8 a quarter of two rows of them.
+        (rows(slice(4, 7)), 2 / (24 + 4 - 2)),
+        (rows(slice(7, 9)), 2 / (48 + 4 - 2)),
+        # A thick region and a line: only the former fills cells.
+        (rows(slice(0, 8), slice(13, 14)), 4 / 48),
+        # Rows 0..5 fill the first row of cells and cover half of the second, which is not more than half.
+        (rows(slice(0, 6)), 2 / (24 + 4 - 2)),
+    ],
+)
+def test_a_true_mask_at_the_size_of_the_logits(rectangles, mask, expected):
+    scorer = MaskScorer(rectangles, Reward(resolution="logits"))
+    answer = codes_to_token(0, 8)
+    assert overlaps(scorer, [answer], [draw_of(answer, masks=[mask])]) == [pytest.approx(expected)]
