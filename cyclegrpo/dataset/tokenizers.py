@@ -14,7 +14,12 @@ from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_dev
 from cyclegrpo.regions.tokens import codes_to_tokens
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from cyclegrpo.tokenizer import ImageFeatures, MaskTokenizer
+
+IMAGES_PER_PASS = 16
+"""Images in one pass of the image encoder, where no parameter says otherwise: bounds memory."""
 
 OpenTokenizer = Callable[[], "MaskTokenizer"]
 
@@ -41,6 +46,15 @@ def load_tokenizer(folder: Path, device: str) -> MaskTokenizer:
 
     with bars_on_terminals_only():
         return MaskTokenizer.from_pretrained(folder).eval().to(resolve_device(device))
+
+
+def embed_each(tokenizer: MaskTokenizer, images: Sequence[Image.Image]) -> list[ImageFeatures]:
+    """The features of every image, each of one image, in order; at most `IMAGES_PER_PASS` are encoded at a time."""
+    features: list[ImageFeatures] = []
+    for start in range(0, len(images), IMAGES_PER_PASS):
+        batch = tokenizer.embed_images(images[start : start + IMAGES_PER_PASS])
+        features += [batch[i] for i in range(len(batch))]
+    return features
 
 
 def masks_to_tokens(tokenizer: MaskTokenizer, features: ImageFeatures, masks: Sequence[np.ndarray]) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from cyclegrpo.dataset.crops import encode_jpeg, zoom_crop
-from cyclegrpo.dataset.tokenizers import masks_to_tokens
+from cyclegrpo.dataset.tokenizers import embed_each, masks_to_tokens
 from cyclegrpo.evaluation.heldout import Heldout, HeldoutNoTarget, HeldoutRegion
 from cyclegrpo.evaluation.scoring import BoxScorer, MaskScorer, Scorer
 from cyclegrpo.params import Crop
@@ -24,8 +24,6 @@ from cyclegrpo.regions.spaces import RegionSpace
 
 if TYPE_CHECKING:
     from cyclegrpo.tokenizer import MaskTokenizer
-
-IMAGES_PER_PASS = 16  # of the tokenizer's image encoder
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def prepare_blocks(
             texts = [(space.format(mask_to_prompt_box(region.mask)), "") for region in regions]
             scorer = BoxScorer(sizes)
         else:
-            features = dict(zip(images, _embed(tokenizer, list(images.values())), strict=True))
+            features = dict(zip(images, embed_each(tokenizer, list(images.values())), strict=True))
             texts = _spell(tokenizer, regions, features, cuts)
             scorer = MaskScorer(tokenizer, features, sizes, codebook_size=tokenizer.config.codebook_size)
         targets = []
@@ -114,7 +112,7 @@ def _spell(
     tokenizer: MaskTokenizer, regions: Sequence[HeldoutRegion], features: dict[str, Any], cuts: Sequence[Cut | None]
 ) -> list[tuple[str, str]]:
     """Every region as tokens, in the image and in its crop ("" without one), the latter from the uncompressed crop."""
-    crop_features = iter(_embed(tokenizer, [cut.pixels for cut in cuts if cut is not None]))
+    crop_features = iter(embed_each(tokenizer, [cut.pixels for cut in cuts if cut is not None]))
     return [
         (
             masks_to_tokens(tokenizer, features[region.image], [region.mask])[0],
@@ -122,12 +120,3 @@ def _spell(
         )
         for region, cut in zip(regions, cuts, strict=True)
     ]
-
-
-def _embed(tokenizer: MaskTokenizer, images: Sequence[Image.Image]) -> list[Any]:
-    """The features of every image, each of one image."""
-    features: list[Any] = []
-    for start in range(0, len(images), IMAGES_PER_PASS):
-        batch = tokenizer.embed_images(images[start : start + IMAGES_PER_PASS])
-        features += [batch[i] for i in range(len(batch))]
-    return features

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
+from cyclegrpo.dataset.tokenizers import embed_each
 from cyclegrpo.params import Reward
 from cyclegrpo.regions.boxes import parse_boxes
 from cyclegrpo.regions.geometry import masks_union
@@ -89,9 +90,8 @@ class MaskScorer:
         image_of = {draw.images[0]: image for draw, image in zip(draws, images, strict=True)}
         new_images = [name for name in image_of if name not in self._features]
         start = time.perf_counter()
-        if new_images:
-            features = self.tokenizer.embed_images([image_of[name] for name in new_images])
-            self._features |= {name: features[i] for i, name in enumerate(new_images)}
+        features = embed_each(self.tokenizer, [image_of[name] for name in new_images])
+        self._features |= dict(zip(new_images, features, strict=True))
         self.seconds["encode_s"] += time.perf_counter() - start
         wanted: dict[str, dict[Code, None]] = {name: {} for name in image_of}
         for draw, pairs in zip(draws, codes, strict=True):
