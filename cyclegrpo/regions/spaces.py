@@ -9,7 +9,8 @@ checked when a space is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from cyclegrpo.regions.answers import NO_TARGET, Parsed
@@ -146,26 +147,37 @@ def join_regions(regions: Sequence[str]) -> str:
     return ", ".join(regions[:-1]) + f", and {regions[-1]}"
 
 
-def space(name: str) -> RegionSpace:
+def space(name: str, *, codebook_size: int = 256) -> RegionSpace:
     """The region space of that name.
+
+    Args:
+        codebook_size: entries per codebook of the mask tokenizer; codes outside are no regions. Boxes have none.
 
     Raises:
         ValueError: there is none.
 
     >>> space("mask") is MASK
     True
+    >>> space("mask", codebook_size=64).parse(MASK.format((12, 44))).flags
+    ('second_code_out_of_range',)
     """
     if name not in SPACES:
         raise ValueError(f"region space {name!r} is unknown; expected one of {', '.join(SPACES)}.")
-    return SPACES[name]
+    if name != "mask" or codebook_size == 256:
+        return SPACES[name]
+    return replace(
+        MASK,
+        format=partial(_format_mask, codebook_size=codebook_size),
+        parse=partial(_parse_mask, codebook_size=codebook_size),
+    )
 
 
 def _filled(template: str, region: str, crop: str) -> str:
     return template.replace("{region}", region).replace("{crop}", crop)
 
 
-def _parse_mask(text: str | None) -> Parsed[Code]:
-    parsed = parse_tokens(text)
+def _parse_mask(text: str | None, *, codebook_size: int = 256) -> Parsed[Code]:
+    parsed = parse_tokens(text, codebook_size=codebook_size)
     return Parsed(parsed.codes, parsed.flags, parsed.explicit_empty)
 
 
@@ -174,8 +186,8 @@ def _parse_box(text: str | None) -> Parsed[Box]:
     return Parsed(parsed.boxes, parsed.flags, parsed.explicit_empty)
 
 
-def _format_mask(code: Code) -> str:
-    return codes_to_token(*code)
+def _format_mask(code: Code, *, codebook_size: int = 256) -> str:
+    return codes_to_token(*code, codebook_size=codebook_size)
 
 
 # The line breaks and the eight leading spaces are part of the public prompts. {kind} and {spelling} are filled below.

@@ -66,16 +66,21 @@ def load_rows(dataset_dir: Path) -> dict[Task, list[tuple[str, Row]]]:
 
 
 def draw_target(name: str, row: Row, space: RegionSpace, *, zoom: bool, rng: np.random.Generator) -> Draw:
-    """A draw from one row: for a caption row one of its targets at random, for the others the row's own question."""
+    """A draw from one row: for a caption row one of its targets at random, for the others the row's own question.
+
+    Raises DataError, naming the row, where its answer is no list of regions of the space, or does not go with its task:
+    what cannot be read would count as no target, and an empty answer as right.
+    """
     task = task_of(row)
     answer = parse_answer(row.seg_answer)
     if answer is None:
         raise DataError(f"seg_answer is {row.seg_answer!r:.80}; expected <answer>...</answer>", record=name)
+    _check_answer(answer, task, row, space, name)
     if task != "caption":
         return Draw(task, row.cap_problem, row.images, answer, row.target_rle, name)
     problem = parse_problem(row.cap_problem)
-    if problem is None or not answer:
-        raise DataError("a captioning row needs a captioning prompt and at least one target", record=name)
+    if problem is None:
+        raise DataError(f"cap_problem is {row.cap_problem!r:.80}; expected a captioning prompt", record=name)
     index = int(rng.integers(len(answer)))
     target = answer[index]
     rle = None if row.target_rle is None else (row.target_rle[index],)
@@ -85,6 +90,31 @@ def draw_target(name: str, row: Row, space: RegionSpace, *, zoom: bool, rng: np.
         prompt = space.describe(target, crop_region or "")  # a box space spells no region in the crop
         return Draw(task, prompt, (row.images[0], crop_image), (target,), rle, name)
     return Draw(task, space.describe(target), row.images[:1], (target,), rle, name)
+
+
+def _check_answer(answer: Sequence[str], task: Task, row: Row, space: RegionSpace, name: str) -> None:
+    if bool(answer) == (task == "no_target"):
+        expected = "No target." if answer else "at least one region"
+        raise DataError(
+            f"seg_answer is {row.seg_answer!r:.80} and source is {row.source!r}; expected {expected}. "
+            "Mend the row or its source",
+            record=name,
+        )
+    for text in answer:
+        parsed = space.parse(text)
+        if not parsed.regions or parsed.flags:
+            faults = ", ".join(flag.replace("_", " ") for flag in parsed.flags) or "no region"
+            raise DataError(
+                f"seg_answer holds {text!r:.80} ({faults}); expected a {space.name} of base.region_space and "
+                "base.tokenizer. Build the dataset again with these, or set them to those it was built with",
+                record=name,
+            )
+    if row.target_rle is not None and len(row.target_rle) != len(answer):
+        raise DataError(
+            f"target_rle has {len(row.target_rle)} masks, seg_answer {len(answer)} regions; expected equal numbers. "
+            "Build the dataset again",
+            record=name,
+        )
 
 
 def draw_steps(
@@ -100,7 +130,7 @@ def draw_steps(
 
     Each task walks through a fresh shuffle of its rows in every pass, and every (seed, pass, row) draws its own target.
     A pure function of its arguments: step k is the same whether or not the run was interrupted before it. Raises
-    DataError where a task is asked for and has no rows.
+    DataError where a task is asked for and has no rows, or a drawn row is wrong (`draw_target`).
     """
     counts = {task: getattr(prompts, task) for task in TASKS}
     for task, count in counts.items():

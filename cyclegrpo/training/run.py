@@ -31,7 +31,8 @@ from cyclegrpo.images import MAX_PIXELS, load_image_below
 from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
 from cyclegrpo.params import Params, Train
 from cyclegrpo.policy import load_processor, prompt_to_messages, require_mask_tokens, save_policy
-from cyclegrpo.regions.spaces import space
+from cyclegrpo.regions.spaces import BOX, RegionSpace, space
+from cyclegrpo.tokenizer import MaskTokenizer
 from cyclegrpo.training.curve import CurveWriter, summary, training_rows
 from cyclegrpo.training.draws import Draw, draw_steps, load_rows
 from cyclegrpo.training.scoring import BoxScorer, MaskScorer, Scorer
@@ -72,14 +73,17 @@ def run_train(
     device.
     """
     train, base = params.train, params.base
-    training_device(base.device)  # before any file is touched
-    region_space = space(base.region_space)
+    device = training_device(base.device)  # before any file is touched
     rows = load_rows(base.dataset_dir)
-    steps = draw_steps(rows, train.prompts, region_space, num_steps=train.num_steps, zoom=train.zoom, seed=base.seed)
+    tokenizer = load_tokenizer(base.tokenizer, device) if base.region_space == "mask" else None
+    steps = draw_steps(
+        rows, train.prompts, _space(tokenizer), num_steps=train.num_steps, zoom=train.zoom, seed=base.seed
+    )
+    draws = [draw for step in steps for draw in step]
     resume = resume_or_start(checkpoint_dir, run_digest(params))
     curve = CurveWriter(results_dir, train.num_steps)
     with bars_on_terminals_only():
-        trainer = build_trainer(params, [draw for step in steps for draw in step], checkpoint_dir, [curve])
+        trainer = build_trainer(params, draws, tokenizer, checkpoint_dir, [curve])
         start = time.perf_counter()
         trainer.train(resume_from_checkpoint=resume)
         seconds = time.perf_counter() - start
@@ -93,20 +97,31 @@ def run_train(
     return TrainReport(train.num_steps, seconds, *scores)
 
 
+def _space(tokenizer: MaskTokenizer | None) -> RegionSpace:
+    """The space of the tokenizer's codes, or that of boxes."""
+    return BOX if tokenizer is None else space("mask", codebook_size=tokenizer.config.codebook_size)
+
+
 def build_trainer(
-    params: Params, draws: list[Draw], checkpoint_dir: Path, callbacks: list[TrainerCallback]
+    params: Params,
+    draws: list[Draw],
+    tokenizer: MaskTokenizer | None,
+    checkpoint_dir: Path,
+    callbacks: list[TrainerCallback],
 ) -> CycleGRPOTrainer:
     """The trainer for some draws (all steps, in order), with policy, processor, scorer and TRL configuration.
 
-    Raises DataError where the policy or the tokenizer is missing, or the policy does not know the tokenizer's tokens.
+    Args:
+        tokenizer: decodes the answers; None in the box space.
+
+    Raises DataError where the policy is missing or does not know the tokenizer's tokens.
     """
     base, train = params.base, params.train
     device = training_device(base.device)
     require_model(base.policy, "the policy to train", "Mend base.policy, or make one first.")
     processor = load_processor(base.policy)
     scorer: Scorer = BoxScorer()
-    if base.region_space == "mask":
-        tokenizer = load_tokenizer(base.tokenizer, device)
+    if tokenizer is not None:
         require_mask_tokens(base.policy, processor, codebook_size=tokenizer.config.codebook_size)
         scorer = MaskScorer(tokenizer, train.reward)
     model = AutoModelForImageTextToText.from_pretrained(base.policy, dtype=torch.float32)
@@ -115,7 +130,7 @@ def build_trainer(
     trainer = CycleGRPOTrainer(
         model=model,
         params=train,
-        space=space(base.region_space),
+        space=_space(tokenizer),
         scorer=scorer,
         args=trl_config(train, base.seed, checkpoint_dir, use_cpu=device == "cpu"),
         train_dataset=draws_dataset(draws, base.dataset_dir, max_pixels=params.check.max_pixels),

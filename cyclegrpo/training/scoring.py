@@ -71,8 +71,9 @@ class MaskScorer:
 
     def score(self, answers: Sequence[str], draws: Sequence[Draw], images: Sequence[Image.Image]) -> list[AnswerScore]:
         """See `Scorer`."""
-        parsed = [parse_tokens(answer) for answer in answers]
-        targets = [parse_tokens("".join(draw.targets)).codes for draw in draws]
+        codebook_size = self.tokenizer.config.codebook_size
+        parsed = [parse_tokens(answer, codebook_size=codebook_size) for answer in answers]
+        targets = [parse_tokens("".join(draw.targets), codebook_size=codebook_size).codes for draw in draws]
         if self.reward.overlap == "tokens":
             overlaps = [token_overlap(p.codes, t) for p, t in zip(parsed, targets, strict=True)]
         else:

@@ -16,11 +16,11 @@ from cyclegrpo.training.draws import draw_steps, load_rows
 from cyclegrpo.training.run import build_trainer, run_train, training_device
 
 
-def build(params, tmp_path):
+def build(params, rectangles, tmp_path):
     """The trainer of the params, and the draws of its first step."""
     rows = load_rows(params.base.dataset_dir)
     (draws,) = draw_steps(rows, params.train.prompts, MASK, num_steps=1, zoom=True, seed=0)
-    return build_trainer(params, draws, tmp_path / "checkpoints", []), draws
+    return build_trainer(params, draws, rectangles, tmp_path / "checkpoints", []), draws
 
 
 def with_base(params, **changes):
@@ -44,13 +44,13 @@ def changed_policy(policy_dir, tmp_path):
     return copy
 
 
-def test_a_policy_that_pads_on_the_right_sees_every_prompt_as_if_it_were_alone(params, changed_policy, tmp_path):
+def test_a_policy_that_pads_on_the_right_sees_every_prompt_alone(params, rectangles, changed_policy, tmp_path):
     def pad_on_the_right(processor):
         processor.tokenizer.padding_side = "right"
 
     params = with_base(params, policy=changed_policy(pad_on_the_right))
     assert AutoProcessor.from_pretrained(params.base.policy).tokenizer.padding_side == "right"
-    trainer, draws = build(params, tmp_path)
+    trainer, draws = build(params, rectangles, tmp_path)
     questions = [trainer.train_dataset[index] for index in range(len(draws))]
     answers = trainer._answer("captions", questions, 1)
     batch = answers.batch
@@ -92,7 +92,7 @@ def test_mask_tokens_that_the_policy_lacks_are_counted_and_named(params, policy_
         "<|mt_0512|>;"
     )
     with pytest.raises(DataError, match=message):
-        build(params, tmp_path)
+        build(params, rectangles, tmp_path)
     with pytest.raises(DataError, match=message):  # what evaluation and prediction do
         Policy.load(policy_dir, "cpu", codebook_size=300)
 
@@ -103,11 +103,11 @@ def test_mask_tokens_without_an_embedding_are_missing(params, rectangles, change
 
     rectangles.config.codebook_size = 257
     with pytest.raises(DataError, match=r"changed: 2 of the 516 mask tokens .* the first is <\|mt_0512\|>;"):
-        build(with_base(params, policy=changed_policy(add_two)), tmp_path)
+        build(with_base(params, policy=changed_policy(add_two)), rectangles, tmp_path)
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_special_mask_tokens_are_refused_because_training_would_not_see_them(params, changed_policy, tmp_path, listed):
+def test_special_mask_tokens_are_refused(params, rectangles, changed_policy, tmp_path, listed):
     def make_special(processor):
         token = AddedToken("<|mt_0007|>", special=True, normalized=False)
         if listed:
@@ -118,7 +118,7 @@ def test_special_mask_tokens_are_refused_because_training_would_not_see_them(par
     folder = changed_policy(make_special)
     message = r"changed: 1 of the 514 mask tokens are special tokens of the policy, the first is <\|mt_0007\|>"
     with pytest.raises(DataError, match=message + ".*base.policy"):
-        build(with_base(params, policy=folder), tmp_path)
+        build(with_base(params, policy=folder), rectangles, tmp_path)
     assert Policy.load(folder, "cpu", codebook_size=256)  # answers are decoded with special tokens kept
 
 

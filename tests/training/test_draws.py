@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cyclegrpo.dataset.schema import Row
 from cyclegrpo.errors import DataError
 from cyclegrpo.params import Prompts
-from cyclegrpo.regions.spaces import MASK
+from cyclegrpo.regions.spaces import BOX, MASK, space
 from cyclegrpo.regions.tokens import codes_to_token
 from cyclegrpo.training.draws import Draw, draw_steps, draw_target, load_rows
 from cyclegrpo.training.run import draws_dataset
@@ -66,6 +67,36 @@ def test_a_task_without_rows_is_named(dataset_dir):
     with pytest.raises(DataError, match=r"train\.prompts\.expression is 1"):
         steps(dataset_dir)
     assert steps(dataset_dir, num=1, expression=0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "source", "region_space", "message"),
+    [
+        ("[1, 2, 300, 400]", "gres_grounding", MASK, r"holds '\[1, 2, 300, 400\]' \(no region\); expected a mask"),
+        ("[1, 2, 300, 400]", "denseworld_multiple", MASK, r"\(no region\); expected a mask"),
+        (ONE, "gres_grounding", BOX, r"\(no region\); expected a box of base.region_space"),
+        (f"{ONE}, [1, 2, 3, 4]", "gres_grounding", MASK, r"holds '\[1, 2, 3, 4\]'"),
+        ("<|mt_start|><|mt_0300|><|mt_0301|><|mt_end|>", "gres_grounding", MASK, "first code out of range"),
+        (ONE, "gres_grounding", space("mask", codebook_size=64), "second code out of range"),
+        ("<|mt_start|><|mt_0010|><|mt_end|>", "denseworld_multiple", MASK, "too few"),
+        ("somewhere", "gres_grounding", MASK, "no region"),
+        ("", "gres_grounding", MASK, "no region"),
+        ("No target.", "gres_grounding", MASK, "source is 'gres_grounding'; expected at least one region"),
+        ("No target.", "denseworld_multiple", MASK, "expected at least one region"),
+        (ONE, "gres_no_target", MASK, "source is 'gres_no_target'; expected No target"),
+    ],
+)
+def test_a_target_that_would_reward_empty_answers_is_refused(answer, source, region_space, message):
+    row = Row(("images/a.png",), MASK.describe_row([ONE], [None]), f"<answer>{answer}</answer>", source)
+    with pytest.raises(DataError, match="record data.parquet:7: seg_answer .*" + message):
+        draw_target("data.parquet:7", row, region_space, zoom=True, rng=np.random.default_rng(0))
+
+
+def test_a_true_mask_belongs_to_every_target():
+    rles = ({"size": [8, 4], "counts": "`0"},)
+    row = Row(("images/a.png",), MASK.describe_row([ONE, TWO], [None, None]), MASK.answer([ONE, TWO]), None, rles)
+    with pytest.raises(DataError, match=r"data.parquet:7: target_rle has 1 masks, seg_answer 2 regions"):
+        draw_target("data.parquet:7", row, MASK, zoom=True, rng=np.random.default_rng(0))
 
 
 def test_no_dataset_is_named(tmp_path):

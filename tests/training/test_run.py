@@ -61,10 +61,9 @@ def test_a_checkpoint_that_a_kill_cut_off_is_left_out(tmp_path, state):
 
 def test_an_unfinished_run_with_other_params_is_not_overwritten(params, tmp_path, monkeypatch):
     root = tmp_path / "root"
-    monkeypatch.setattr(CurveWriter, "on_log", _interrupt_at(3))
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(CurveWriter, "on_log", _interrupt_at(3))
         train_into(params, root)
-    monkeypatch.undo()
     kept = sorted(path.name for path in (root / "checkpoints").iterdir())
     other = params.model_copy(update={"train": params.train.model_copy(update={"beta": 0.5})})
     with pytest.raises(DataError, match="unfinished run with other parameters"):
@@ -83,6 +82,13 @@ def test_the_trained_policy_is_a_model_of_its_own(params, tmp_path):
     )
     metrics = json.loads((tmp_path / "results" / "metrics.json").read_text())
     assert metrics["num_steps"] == 4
+
+
+def test_a_dataset_of_another_region_space_is_refused_before_a_run_begins(params, tmp_path):
+    boxes = params.model_copy(update={"base": params.base.model_copy(update={"region_space": "box"})})
+    with pytest.raises(DataError, match=r"\(no region\); expected a box of base\.region_space"):
+        train_into(boxes, tmp_path)
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_a_missing_policy_is_named(params, tmp_path):

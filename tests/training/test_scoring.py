@@ -63,3 +63,12 @@ def test_images_are_encoded_once_and_not_all_at_once(rectangles):
     scorer.start_step()
     assert overlaps(scorer, [token], draws[:1], side=9) == [1.0]
     assert rectangles.num_encoded == 41  # the images of the last step are forgotten
+
+
+def test_answers_are_read_with_the_codebooks_of_the_tokenizer(rectangles):
+    rectangles.config.codebook_size = 64
+    scorer = MaskScorer(rectangles, Reward(resolution="image"))
+    in_64, in_256 = codes_to_token(10, 20, codebook_size=64), codes_to_token(10, 20)
+    ours, theirs = scorer.score([in_64, in_256], [draw_of(in_64)] * 2, [Image.new("RGB", (SIDE, SIDE))] * 2)
+    assert (ours.overlap, ours.regions, ours.flags) == (1.0, [(10, 20)], ())
+    assert (theirs.overlap, theirs.regions, theirs.flags) == (0.0, [], ("second_code_out_of_range",))
