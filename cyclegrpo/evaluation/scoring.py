@@ -16,7 +16,7 @@ import numpy as np
 from cyclegrpo.evaluation.heldout import HeldoutRegion
 from cyclegrpo.evaluation.metrics import Located
 from cyclegrpo.regions.boxes import parse_boxes
-from cyclegrpo.regions.geometry import box_image_to_1000, mask_iou, mask_to_box, mask_to_rle, masks_union
+from cyclegrpo.regions.geometry import mask_iou, mask_to_box_1000, mask_to_rle, masks_union
 from cyclegrpo.regions.overlap import box_overlap
 from cyclegrpo.regions.tokens import Code, codes_to_array, parse_tokens
 
@@ -114,7 +114,7 @@ class BoxScorer:
         located = []
         for answer in answers:
             parsed = parse_boxes(answer.text)
-            targets = [] if answer.target is None else [target_box_1000(answer.target)]
+            targets = [] if answer.target is None else [mask_to_box_1000(answer.target.mask)]
             overlap = box_overlap(parsed.boxes, targets)
             well_formed = bool(parsed.boxes) or parsed.explicit_empty
             located.append(Located(answer.text, overlap, parsed=well_formed, empty=not parsed.boxes))
@@ -123,14 +123,3 @@ class BoxScorer:
     def found(self, answer: Answer) -> object:
         """The located boxes as lists of four numbers in 0..1000, or None when there is none."""
         return [list(box) for box in parse_boxes(answer.text).boxes] or None
-
-
-def target_box_1000(region: HeldoutRegion) -> tuple[float, float, float, float]:
-    """The tight box of the true mask in 0..1000, half-open: what is truly there, not how a prompt spells it.
-
-    Raises ValueError for an empty mask, which has no box.
-    """
-    box = mask_to_box(region.mask)
-    if box is None:
-        raise ValueError(f"region {region.key} has an empty mask; a region to describe needs at least one pixel")
-    return box_image_to_1000(box, *region.size)

@@ -38,6 +38,7 @@ __all__ = [
     "crop_window_of_box",
     "mask_iou",
     "mask_to_box",
+    "mask_to_box_1000",
     "mask_to_box_inclusive",
     "mask_to_prompt_box",
     "mask_to_rle",
@@ -152,6 +153,24 @@ def box_image_to_1000(box_image: Box, height: int, width: int) -> Box:
     scaled = (1000 * value / side for value, side in zip(box_image, (width, height, width, height), strict=True))
     x0, y0, x1, y1 = (min(max(float(value), 0.0), 1000.0) for value in scaled)
     return x0, y0, x1, y1
+
+
+def mask_to_box_1000(mask: np.ndarray) -> Box:
+    """The tight half-open box of a mask in thousandths of the image's sides, not rounded: what is truly there.
+
+    Answers are scored against it; prompts spell another one (`mask_to_prompt_box`).
+
+    Raises:
+        ValueError: the mask is empty.
+
+    >>> mask_to_box_1000(np.eye(4, 5, k=1, dtype=bool))
+    (200.0, 0.0, 1000.0, 1000.0)
+    """
+    box = mask_to_box(mask)
+    if box is None:
+        raise ValueError("an empty mask has no box; expected at least one pixel.")
+    height, width = np.asarray(mask).shape
+    return box_image_to_1000(box, height, width)
 
 
 def mask_to_prompt_box(mask: np.ndarray) -> Box:

@@ -16,11 +16,12 @@ import numpy as np
 from PIL import Image
 
 from cyclegrpo.dataset.tokenizers import embed_each
+from cyclegrpo.errors import DataError
 from cyclegrpo.params import Reward
 from cyclegrpo.regions.boxes import parse_boxes
-from cyclegrpo.regions.geometry import masks_union
+from cyclegrpo.regions.geometry import Box, mask_to_box_1000, masks_union
 from cyclegrpo.regions.overlap import box_overlap, mask_overlap, token_overlap
-from cyclegrpo.regions.rle import rle_to_mask
+from cyclegrpo.regions.rle import Rle, rle_to_mask
 from cyclegrpo.regions.tokens import Code, codes_to_array, parse_tokens
 from cyclegrpo.training.draws import Draw
 
@@ -119,7 +120,7 @@ class MaskScorer:
         """The true masks where the row has them, else the decoded target; at the resolution of the comparison."""
         if draw.target_rle is None:
             return self._decoded(draw, codes)
-        masks = [rle_to_mask(rle) for rle in draw.target_rle]
+        masks = _true_masks(draw.target_rle, draw)
         if not masks or self.reward.resolution == "image":
             return masks
         return [mask_to_cells(masks_union(masks, image.height, image.width), self.tokenizer.config.image_size // 4)]
@@ -144,7 +145,11 @@ def mask_to_cells(mask: np.ndarray, side: int) -> np.ndarray:
 
 
 class BoxScorer:
-    """Overlap of box answers with the target: IoU of the areas, in the 0..1000 frame."""
+    """Overlap of box answers with the target: IoU of the areas, in the 0..1000 frame.
+
+    The target is the half-open box of the true mask where the row has one, as in evaluation. The text of a row is made
+    from the mask's last column and row, and rounded down, so that it ends before the region does.
+    """
 
     def start_step(self) -> None:
         """See `Scorer`; nothing is kept between steps, and nothing takes time."""
@@ -152,9 +157,24 @@ class BoxScorer:
 
     def score(self, answers: Sequence[str], draws: Sequence[Draw], images: Sequence[Image.Image]) -> list[AnswerScore]:
         """See `Scorer`; the images are not needed."""
+        targets = {id(draw): _target_boxes(draw) for draw in {id(draw): draw for draw in draws}.values()}
         scores = []
         for answer, draw in zip(answers, draws, strict=True):
             found = parse_boxes(answer)
-            wanted = parse_boxes("\n".join(draw.targets))
-            scores.append(AnswerScore(box_overlap(found.boxes, wanted.boxes), found.boxes, found.flags))
+            scores.append(AnswerScore(box_overlap(found.boxes, targets[id(draw)]), found.boxes, found.flags))
         return scores
+
+
+def _target_boxes(draw: Draw) -> list[Box]:
+    """The boxes of a draw's targets in 0..1000; none where it asks for what is not there."""
+    if draw.target_rle is None:
+        return parse_boxes("\n".join(draw.targets)).boxes
+    return [mask_to_box_1000(mask) for mask in _true_masks(draw.target_rle, draw)]
+
+
+def _true_masks(rles: Sequence[Rle], draw: Draw) -> list[np.ndarray]:
+    """The true masks of a draw, bool (H, W). DataError where one is empty: answers that decode to nothing would fit."""
+    masks = [rle_to_mask(rle) for rle in rles]
+    if not all(mask.any() for mask in masks):
+        raise DataError("a true mask has no pixel; expected at least one. Build the dataset again", record=draw.record)
+    return masks

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cyclegrpo.errors import DataError
 from cyclegrpo.params import Reward
 from cyclegrpo.regions.rle import mask_to_rle
 from cyclegrpo.regions.tokens import codes_to_token
 from cyclegrpo.training.draws import Draw
-from cyclegrpo.training.scoring import MaskScorer
+from cyclegrpo.training.scoring import BoxScorer, MaskScorer
 from tests.training.support import SIDE
 
 
@@ -72,3 +73,20 @@ def test_answers_are_read_with_the_codebooks_of_the_tokenizer(rectangles):
     ours, theirs = scorer.score([in_64, in_256], [draw_of(in_64)] * 2, [Image.new("RGB", (SIDE, SIDE))] * 2)
     assert (ours.overlap, ours.regions, ours.flags) == (1.0, [(10, 20)], ())
     assert (theirs.overlap, theirs.regions, theirs.flags) == (0.0, [], ("second_code_out_of_range",))
+
+
+def test_a_box_is_scored_against_the_true_mask_not_against_the_text_of_the_row():
+    # Columns 1..2 of 8 and rows 2..3 of 4: 125..375 and 500..1000. The row's text has inclusive maxima.
+    mask = np.zeros((4, 8), bool)
+    mask[2:4, 1:3] = True
+    text = "[125, 500, 250, 750]"
+    known, unknown = draw_of(text, masks=[mask]), draw_of(text)
+    assert overlaps(BoxScorer(), ["[125, 500, 375, 1000]", text], [known] * 2) == [1.0, 0.25]
+    assert overlaps(BoxScorer(), ["[125, 500, 375, 1000]", text], [unknown] * 2) == [0.25, 1.0]
+
+
+@pytest.mark.parametrize("scorer", [BoxScorer, MaskScorer])
+def test_a_true_mask_without_a_pixel_is_refused_by_name(rectangles, scorer):
+    scorer = scorer() if scorer is BoxScorer else scorer(rectangles, Reward())
+    with pytest.raises(DataError, match=r"record data\.parquet:0: a true mask has no pixel"):
+        overlaps(scorer, [""], [draw_of(codes_to_token(0, 8), masks=[rows()])])
