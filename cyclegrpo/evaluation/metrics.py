@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from cyclegrpo.evaluation.truth import Truth
 from cyclegrpo.rewards.caption import clean
+from cyclegrpo.rewards.grounding import refuses
 
 DIGITS = 6
 
@@ -28,7 +29,6 @@ class Located:
     answer: str
     iou: float
     parsed: bool
-    empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class RegionPrediction:
 
 @dataclass(frozen=True)
 class NoTargetPrediction:
-    """What one policy answers to an expression that nothing in the image fits; `correct` if it says exactly that."""
+    """What one policy answers to an expression that nothing in the image fits; `correct` if it names no region."""
 
     key: str
     image: str
@@ -130,9 +130,9 @@ def summarise(predictions: Predictions, truth: Truth | None = None) -> dict[str,
     For the greedy caption, and under `<name>_sampled` for the sampled ones: `cycle_iou`, `unambiguous` and `true`
     (with a truth file), `leaks`, `format_errors`, `caption_words`, `frozen_cycle_iou` (if a frozen policy located
     too). Beside them `grounding_iou` on given expressions with the locate prompt (`grounding_iou_<n>_attributes` by
-    the number of known words), `question_iou` on the same ones asked as a question, `target_accuracy` (questions that
-    are answered with a region) and `no_target_accuracy`. A metric without any item is left out. `num_regions`,
-    `num_expressions` and `num_no_targets` say how many items there were.
+    the number of known words), `question_iou` on the same ones asked as a question, `target_accuracy` (those that are
+    not refused) and `no_target_accuracy` (expressions that fit nothing and are refused). A metric without any item is
+    left out. `num_regions`, `num_expressions` and `num_no_targets` say how many items there were.
     """
     metrics: dict[str, float] = {}
     for name, values in metric_values(predictions, truth).items():
@@ -196,7 +196,7 @@ def _given_values(regions: Sequence[RegionPrediction], truth: Truth | None) -> d
         for given in region.given:
             table["grounding_iou"].append((region.image, given.located.iou))
             table["question_iou"].append((region.image, given.asked.iou))
-            table["target_accuracy"].append((region.image, float(not given.asked.empty)))
+            table["target_accuracy"].append((region.image, float(not refuses(given.asked.answer))))
             if truth:
                 name = f"grounding_iou_{truth.num_attributes(given.text)}_attributes"
                 table[name].append((region.image, given.located.iou))

@@ -20,6 +20,7 @@ from cyclegrpo.evaluation.scoring import Answer
 from cyclegrpo.params import Evaluate
 from cyclegrpo.regions.spaces import RegionSpace
 from cyclegrpo.rewards.caption import strip_markers
+from cyclegrpo.rewards.grounding import refuses
 
 # One kind of question has one seed in a block, so that adding a kind changes no other answer.
 CAPTION_SEED, LOCATE_SEED, FROZEN_SEED, SEEDS_PER_BLOCK = 1, 2, 3, 8
@@ -124,17 +125,16 @@ class Interview:
         return [tuple(next(given) for _ in target.region.expressions) for target in block.targets]
 
     def _no_targets(self, block: Block) -> list[NoTargetPrediction]:
-        """Answers to the expressions that fit nothing; right is a clear no without any region."""
+        """Answers to the expressions that fit nothing; right is a refusal."""
         items = block.no_targets
         questions = [
             Question(ask_expression(item.text, item.key, space=self.space.name), (block.images[item.image],))
             for item in items
         ]
         texts = self._ask(self.policy, block, questions, self.settings.max_grounding_tokens, 0.0, 0)
-        located = block.scorer.score([Answer(i.image, text, None) for i, text in zip(items, texts, strict=True)])
         return [
-            NoTargetPrediction(item.key, item.image, item.text, answer.answer, correct=answer.parsed and answer.empty)
-            for item, answer in zip(items, located, strict=True)
+            NoTargetPrediction(item.key, item.image, item.text, text, correct=refuses(text))
+            for item, text in zip(items, texts, strict=True)
         ]
 
     def _ask(

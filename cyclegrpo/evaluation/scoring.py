@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """One locate answer about an image, and the region that was meant (None: nothing was)."""
+    """One locate answer about an image, and the region that was meant."""
 
     image: str
     text: str
-    target: HeldoutRegion | None
+    target: HeldoutRegion
 
 
 class Scorer(Protocol):
@@ -80,9 +80,8 @@ class MaskScorer:
     def _score_one(self, answer: Answer) -> Located:
         strict = parse_tokens(answer.text, codebook_size=self._codebook_size)
         mask = self._union(answer)
-        target = np.zeros_like(mask) if answer.target is None else answer.target.mask
         parsed = bool(strict.codes) or strict.explicit_empty
-        return Located(answer.text, mask_iou(mask, target), parsed=parsed, empty=not mask.any())
+        return Located(answer.text, mask_iou(mask, answer.target.mask), parsed=parsed)
 
     def _codes(self, text: str) -> list[Code]:
         return parse_tokens(text, codebook_size=self._codebook_size, repair=True).codes
@@ -114,10 +113,9 @@ class BoxScorer:
         located = []
         for answer in answers:
             parsed = parse_boxes(answer.text)
-            targets = [] if answer.target is None else [mask_to_box_1000(answer.target.mask)]
-            overlap = box_overlap(parsed.boxes, targets)
+            overlap = box_overlap(parsed.boxes, [mask_to_box_1000(answer.target.mask)])
             well_formed = bool(parsed.boxes) or parsed.explicit_empty
-            located.append(Located(answer.text, overlap, parsed=well_formed, empty=not parsed.boxes))
+            located.append(Located(answer.text, overlap, parsed=well_formed))
         return located
 
     def found(self, answer: Answer) -> object:

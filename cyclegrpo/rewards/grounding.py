@@ -56,6 +56,20 @@ def grounding_reward(cycle_score: float, overlap: float, no_repeat: float = 0.0,
     return 10 * (cycle_score * overlap) + no_repeat + format
 
 
+def refuses(answer: str) -> bool:
+    """Whether an answer names no region, neither whole nor broken, neither as mask tokens nor as a box.
+
+    The one meaning of a refusal, in the training curve and in evaluation: right where nothing fits an expression, wrong
+    where something does. Only the part of the answer that counts is read (`answer_text`).
+
+    >>> refuses("null"), refuses("I see no dog"), refuses("No target. <|mt_0012|>"), refuses("[1, 2, 3, 4]")
+    (True, True, False, False)
+    """
+    counted = answer_text(answer)
+    has_box = any(len(numbers) == 4 for numbers in number_groups(counted))
+    return not has_box and TOKEN_TRACE.search(counted) is None
+
+
 def no_target_reward(answer: str, no_repeat: float = 0.0) -> float:
     """The score of an answer to an expression that matches nothing, in [0, 2].
 
@@ -70,10 +84,6 @@ def no_target_reward(answer: str, no_repeat: float = 0.0) -> float:
     >>> no_target_reward("<answer>No target.</answer>", 1.0), no_target_reward("null"), no_target_reward("<|mt_0012|>")
     (2.0, 0.2, 0.0)
     """
-    counted = answer_text(answer)
-    names_region = TOKEN_TRACE.search(counted) is not None or any(
-        len(numbers) == 4 for numbers in number_groups(counted)
-    )
-    if names_region:
+    if not refuses(answer):
         return no_repeat
-    return (1.0 if NO_TARGET in counted else 0.2) + no_repeat
+    return (1.0 if NO_TARGET in answer_text(answer) else 0.2) + no_repeat

@@ -37,11 +37,10 @@ from trl import GRPOConfig, GRPOTrainer
 
 from cyclegrpo.params import Train
 from cyclegrpo.policy import prompt_to_messages
-from cyclegrpo.regions.answers import NO_TARGET
 from cyclegrpo.regions.spaces import RegionSpace
 from cyclegrpo.rewards.advantages import group_advantages
 from cyclegrpo.rewards.caption import caption_reward, clean, no_repeat_words, strip_markers
-from cyclegrpo.rewards.grounding import format_score, grounding_reward, no_repeat_regions, no_target_reward
+from cyclegrpo.rewards.grounding import format_score, grounding_reward, no_repeat_regions, no_target_reward, refuses
 from cyclegrpo.training.answers import Answers, Batch, Question, micro_batches
 from cyclegrpo.training.draws import Draw
 from cyclegrpo.training.scoring import AnswerScore, Scorer
@@ -204,7 +203,7 @@ class CycleGRPOTrainer(GRPOTrainer):
         if draw.task == "expression":
             self._record("expression/overlap", score.overlap)
             return self._grounding_reward(answer, 1.0, score)
-        self._record("no_target/accuracy", float(NO_TARGET in answer and not score.regions))
+        self._record("no_target/accuracy", float(refuses(answer)))
         return no_target_reward(answer, no_repeat=no_repeat_regions(answer) if self.cycle.reward.no_repeat else 0.0)
 
     # advantage

@@ -54,10 +54,8 @@ def region(number: int, caption: str, iou: float, **more: object) -> RegionPredi
 
 def test_summarise_two_scenes():
     truth = Truth(VOCABULARY, {"1.jpg": SCENE, "2.jpg": SCENE})
-    unreadable = Located("what?", 0.0, parsed=False, empty=True)
-    given = (
-        Given("the small circle", Located(TOKENS, 0.5, parsed=True), Located("null", 0.0, parsed=True, empty=True)),
-    )
+    unreadable = Located("what?", 0.0, parsed=False)
+    given = (Given("the small circle", Located(TOKENS, 0.5, parsed=True), Located("null", 0.0, parsed=True)),)
     said = Predictions(
         (
             region(1, "the small circle", 0.8, given=given),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from cyclegrpo.evaluation.blocks import prepare_blocks
+from cyclegrpo.evaluation.metrics import summarise
 from cyclegrpo.evaluation.run import evaluate_policy, predict_policy
 from cyclegrpo.evaluation.scoring import Answer
 from cyclegrpo.params import Crop
 from cyclegrpo.regions.spaces import BOX, MASK
+from cyclegrpo.rewards.grounding import refuses
 
 from .conftest import LEFT, FakePolicy, FakeTokenizer, answer_vaguely, answer_well, token
 
@@ -78,16 +80,19 @@ def test_forms_of_answers(heldout, settings, answer, iou, format_error):
     [
         ("No target.", True),
         ("null", True),
-        (token(7), True),  # an empty mask is a no, as in the benchmark
+        ("I see no dog", True),
+        (token(7), False),  # names a region, although an empty one
+        ("<|mt_start|><|mt_0001|>", False),
         (f"No target. {token(LEFT)}", False),
-        ("I see no dog", False),
         (token(LEFT), False),
     ],
 )
-def test_no_target_answers(heldout, settings, answer, correct):
+def test_a_refusal_is_right_where_nothing_fits_and_wrong_where_something_does(heldout, settings, answer, correct):
     policy = FakePolicy(lambda prompt: answer)
     said = predict_policy(policy, None, make_blocks(heldout), settings)
     assert [item.correct for item in said.no_targets] == [correct, correct]
+    assert refuses(answer) is correct  # what training counts
+    assert summarise(said)["target_accuracy"] == float(not correct)
 
 
 def test_block_size_changes_nothing(heldout, settings):
