@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,9 @@ def run_train(
     draws = [draw for step in steps for draw in step]
     resume = resume_or_start(checkpoint_dir, run_digest(params))
     curve = CurveWriter(results_dir, train.num_steps)
-    with bars_on_terminals_only():
+    with bars_on_terminals_only(), warnings.catch_warnings():
+        # TRL 1.16 calls transformers by old names; nobody who trains can mend that.
+        warnings.filterwarnings("ignore", r"`\w*gradient_checkpointing\w*` is deprecated", FutureWarning)
         trainer = build_trainer(params, draws, tokenizer, checkpoint_dir, [curve])
         start = time.perf_counter()
         trainer.train(resume_from_checkpoint=resume)
@@ -226,7 +229,7 @@ def trl_config(train: Train, seed: int, output_dir: Path, *, use_cpu: bool) -> G
         use_bias_correction_kl=False,  # the paper's plain estimator exp(d) - d - 1
         bf16=train.bf16 and not use_cpu,
         use_cpu=use_cpu,
-        gradient_checkpointing=train.gradient_checkpointing and not use_cpu,
+        activation_checkpointing=train.gradient_checkpointing and not use_cpu,
         logging_steps=train.logging_steps,
         save_steps=train.save_steps,
         save_total_limit=2,

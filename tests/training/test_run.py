@@ -39,6 +39,7 @@ def test_a_resumed_run_is_the_uninterrupted_run(params, tmp_path, monkeypatch):
     assert [path.name for path in (parts / "checkpoints").iterdir()] == ["run.json"]
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")
 def test_the_stage_says_one_line_a_step_on_standard_error(params, tmp_path, capfd):
     train_into(params, tmp_path)
     said = capfd.readouterr()
