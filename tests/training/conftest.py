@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from cyclegrpo.dataset.schema import Row, rows_to_table
 from cyclegrpo.params import Params
 from cyclegrpo.regions.spaces import MASK
 from cyclegrpo.regions.tokens import codes_to_token
+from cyclegrpo.training.scoring import AnswerScore
 from tests.training.support import BASE, SIDE
 
 
@@ -97,9 +99,17 @@ def policy_dir(tmp_path_factory):
 
 @pytest.fixture
 def params(policy_dir, dataset_dir, tmp_path, rectangles, monkeypatch):
-    """The whole params of a run of four steps on the tiny dataset, with the tokenizer of rectangles."""
+    """The whole params of a run of four steps on the tiny dataset, with the tokenizer of rectangles.
+
+    A random policy never finds a region, so that there would be nothing to learn: overlaps are made up from the text.
+    """
     from cyclegrpo.training import run as run_module
 
+    def made_up_score(self, answers, draws, images):
+        digests = [hashlib.sha256(answer.encode()).digest()[0] for answer in answers]
+        return [AnswerScore(digest / 255, [], ()) for digest in digests]
+
+    monkeypatch.setattr(run_module.MaskScorer, "score", made_up_score)
     monkeypatch.setattr(run_module, "load_tokenizer", lambda folder, device: rectangles)
     source = {"name": "s", "format": "denseworld", "annotations": "a.json", "image_root": "i", "link_as": "s"}
     base = {
@@ -112,5 +122,6 @@ def params(policy_dir, dataset_dir, tmp_path, rectangles, monkeypatch):
         "sources": [source | {"kinds": ["describe"]}],
     }
     evaluate = {"annotations": "a", "instances": "b", "image_root": "c"}
-    train = BASE | {"num_steps": 4, "save_steps": 2, "learning_rate": 1e-4}
+    # Without weight decay, so that weights change by what is learned alone.
+    train = BASE | {"num_steps": 4, "save_steps": 2, "learning_rate": 1e-4, "weight_decay": 0.0, "freeze_vision": True}
     return Params.model_validate({"base": base, "train": train, "evaluate": evaluate})

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
+from PIL import Image
 
 from cyclegrpo.errors import DataError, ParamsError
+from cyclegrpo.policy import Policy
 from cyclegrpo.training import run as run_module
 from cyclegrpo.training.curve import CurveWriter
 from cyclegrpo.training.run import run_train, trl_config
@@ -73,14 +76,18 @@ def test_an_unfinished_run_with_other_params_is_not_overwritten(params, tmp_path
     assert "checkpoint-2" in kept
 
 
-def test_the_trained_policy_is_a_model_of_its_own(params, tmp_path):
-    from cyclegrpo.policy import Policy
-
+def test_the_trained_policy_is_a_model_of_its_own_that_has_learned(params, tmp_path):
     train_into(params, tmp_path)
-    assert (
-        Policy.load(tmp_path / "policy", "cpu").processor.tokenizer.chat_template is not None
-        or (tmp_path / "policy" / "chat_template.jinja").is_file()
-    )
+    policies = [Policy.load(folder, "cpu") for folder in (params.base.policy, tmp_path / "policy")]
+    before, after = (policy.model.state_dict() for policy in policies)
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    frozen = {name for name in before if ".visual." in name}
+    assert frozen and not changed & frozen
+    assert changed == before.keys() - frozen  # every other weight
+    prompt, image = "<image>\nWhat is it?", Image.new("RGB", (96, 96))
+    ids = [policy.encode([prompt], [[image]])["input_ids"] for policy in policies]
+    assert torch.equal(*ids)  # the processor is the same
     metrics = json.loads((tmp_path / "results" / "metrics.json").read_text())
     assert metrics["num_steps"] == 4
 

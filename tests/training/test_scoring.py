@@ -33,6 +33,81 @@ def overlaps(scorer, answers, draws, side=SIDE):
     return [score.overlap for score in scorer.score(answers, draws, images)]
 
 
+SQUARE, QUARTER, ELSEWHERE = codes_to_token(0, 8), codes_to_token(0, 4), codes_to_token(50, 8)
+NOWHERE = codes_to_token(200, 8)  # outside the image: a mask without pixels
+FIRST_HALF = "<|mt_start|><|mt_0000|><|mt_end|>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "targets", "iou", "tokens", "num_regions"),
+    [
+        (SQUARE, [SQUARE], 1.0, 1.0, 1),
+        (f"<answer>{SQUARE}</answer>", [SQUARE], 1.0, 1.0, 1),
+        (QUARTER, [SQUARE], 16 / 64, 0.4, 1),  # the same first code
+        (ELSEWHERE, [SQUARE], 0.0, 0.0, 1),
+        (SQUARE + ELSEWHERE, [SQUARE], 64 / 128, 0.5, 2),
+        (SQUARE + SQUARE, [SQUARE], 1.0, 0.5, 2),
+        (SQUARE, [SQUARE, ELSEWHERE], 64 / 128, 0.5, 1),
+        (NOWHERE, [SQUARE], 0.0, 0.0, 1),
+        (FIRST_HALF, [SQUARE], 0.0, 0.0, 0),  # nothing is repaired in training
+        ("null", [SQUARE], 0.0, 0.0, 0),
+        ("[0, 0, 80, 80]", [SQUARE], 0.0, 0.0, 0),
+        ("No target.", [], 1.0, 1.0, 0),
+        ("", [], 1.0, 1.0, 0),
+        (SQUARE, [], 0.0, 0.0, 1),
+        (NOWHERE, [], 0.0, 0.0, 1),
+    ],
+)
+def test_mask_answers(rectangles, answer, targets, iou, tokens, num_regions):
+    draw, image = draw_of(*targets), Image.new("RGB", (SIDE, SIDE))
+    for resolution in ("image", "logits"):
+        (score,) = MaskScorer(rectangles, Reward(resolution=resolution)).score([answer], [draw], [image])
+        assert (score.overlap, len(score.regions)) == (iou, num_regions)
+        assert score.flags == (("too_few",) if answer == FIRST_HALF else ())
+    num_decoded = rectangles.num_decoded
+    (score,) = MaskScorer(rectangles, Reward(overlap="tokens")).score([answer], [draw], [image])
+    assert (score.overlap, len(score.regions)) == (tokens, num_regions)
+    assert rectangles.num_decoded == num_decoded  # tokens are compared as they are
+
+
+def test_a_true_mask_goes_before_what_its_token_decodes_to(rectangles):
+    # Rows 0..3: 384 pixels, of which the square's first four rows have 32.
+    true = draw_of(SQUARE, masks=[rows(slice(0, 4))])
+    decoded = draw_of(SQUARE)
+    scorer = MaskScorer(rectangles, Reward(resolution="image"))
+    assert overlaps(scorer, [SQUARE, SQUARE], [true, decoded]) == [32 / (384 + 64 - 32), 1.0]
+
+
+def test_every_answer_is_scored_on_its_own_image(rectangles):
+    """The second image is smaller, so that the square covers other shares of it."""
+    small, large = draw_of(QUARTER, image="small.png"), draw_of(SQUARE, image="large.png")
+    images = [Image.new("RGB", (side, side)) for side in (6, SIDE, 6)]
+    scorer = MaskScorer(rectangles, Reward(resolution="image"))
+    scores = scorer.score([SQUARE, QUARTER, QUARTER], [small, large, small], images)
+    assert [score.overlap for score in scores] == [16 / 36, 16 / 64, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "targets", "expected", "num_regions", "flags"),
+    [
+        ("[0, 0, 100, 100]", ["[0, 0, 100, 100]"], 1.0, 1, ()),
+        ("[0, 0, 100, 50]", ["[0, 0, 100, 100]"], 0.5, 1, ()),
+        ("[0, 0, 100, 100], [200, 0, 300, 100]", ["[0, 0, 100, 100]"], 0.5, 2, ()),
+        ("[0, 0, 100, 100]", ["[0, 0, 100, 100]", "[200, 0, 300, 100]"], 0.5, 1, ()),
+        ("[100, 100, 0, 0]", ["[0, 0, 100, 100]"], 1.0, 1, ("swapped",)),
+        ("[0.0, 0.0, 0.1, 0.1]", ["[0, 0, 100, 100]"], 0.0, 0, ("fraction",)),
+        ("[0, 0, 100]", ["[0, 0, 100, 100]"], 0.0, 0, ("malformed",)),
+        (SQUARE, ["[0, 0, 100, 100]"], 0.0, 0, ()),
+        ("null", ["[0, 0, 100, 100]"], 0.0, 0, ()),
+        ("No target.", [], 1.0, 0, ()),
+        ("[0, 0, 100, 100]", [], 0.0, 1, ()),
+    ],
+)
+def test_box_answers(answer, targets, expected, num_regions, flags):
+    (score,) = BoxScorer().score([answer], [draw_of(*targets)], [Image.new("RGB", (SIDE, SIDE))])
+    assert (score.overlap, len(score.regions), score.flags) == (expected, num_regions, flags)
+
+
 @pytest.mark.parametrize(
     ("mask", "expected"),
     [
