@@ -18,7 +18,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cyclegrpo import __version__
-from cyclegrpo.cli import DataStage, app
+from cyclegrpo.cli import app
+from cyclegrpo.cli.pipeline import DataStage
 from cyclegrpo.dataset.check import CheckReport
 from cyclegrpo.dataset.checks.findings import Finding
 from cyclegrpo.errors import DataError

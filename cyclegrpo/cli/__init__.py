@@ -1,0 +1,27 @@
+"""The command line. Every command parses, loads the params, calls one function and prints a short table (or JSON).
+
+Exit codes: 0 fine, 1 the data or a check failed, 2 wrong use or params, 130 Ctrl-C. Results go to standard output,
+progress and log to standard error. Heavy packages are imported inside the commands, so that `--help` is instant.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from cyclegrpo.cli import pipeline, predict
+
+app = typer.Typer(
+    name="cyclegrpo",
+    help="Reinforcement learning of region captions: describe a region, locate it again from the words alone.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(pipeline.app)
+app.add_typer(predict.app, name="predict")
+
+
+def main() -> None:
+    """The entry point."""
+    app()
