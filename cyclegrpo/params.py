@@ -73,6 +73,11 @@ class Base(Section):
     device: str = Field(
         "auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto takes a GPU where there is one."
     )
+    tokenizer_dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="What the mask tokenizer computes in; auto is bfloat16 on a GPU and float32 elsewhere. Both give "
+        "the same codes for nine masks in ten.",
+    )
     num_workers: int = Field(2, ge=0, description="Processes for CPU work; 0 works in the main process.")
     max_skip_ratio: Ratio = Field(0.01, description="A stage fails when it skips a larger share of its records.")
     annotation_root: Path = Field(Path("data/raw"), description="Every annotation file lies below it; DVC watches it.")

@@ -10,12 +10,12 @@ import json
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from cyclegrpo.errors import ParamsError, printable_path
-from cyclegrpo.params import Params, Section
+from cyclegrpo.params import Params
 from cyclegrpo.params_problems import (
     describe_problem,
     describe_yaml_problem,
@@ -23,7 +23,7 @@ from cyclegrpo.params_problems import (
     pipeline_problems,
 )
 
-SectionT = TypeVar("SectionT", bound=Section)
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def load_params(path: str | Path = "params.yaml") -> Params:
@@ -39,7 +39,7 @@ def load_params(path: str | Path = "params.yaml") -> Params:
     return params
 
 
-def read_sections(path: str | Path, model: type[SectionT]) -> SectionT:
+def read_sections(path: str | Path, model: type[ModelT]) -> ModelT:
     """A YAML file of sections as `model`, checked in every field; ParamsError with one line per problem.
 
     The file is YAML 1.2 in UTF-8 (`1e-5` is a number, `on` is text) and must be a mapping of sections.

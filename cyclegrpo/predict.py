@@ -174,7 +174,8 @@ def _read_region(
 
 def _load_tokenizer(params: Params) -> MaskTokenizer | None:
     """The mask tokenizer, or None in the box space."""
-    return load_tokenizer(params.base.tokenizer, params.base.device) if params.base.region_space == "mask" else None
+    base = params.base
+    return load_tokenizer(base.tokenizer, base.device, base.tokenizer_dtype) if base.region_space == "mask" else None
 
 
 def _load_policy(params: Params, policy_dir: Path, tokenizer: MaskTokenizer | None) -> Policy:

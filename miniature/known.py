@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from cyclegrpo.dataset.crops import zoom_crop
@@ -50,26 +51,27 @@ def _know(scenes: list[Scene], tokenizer: Any, crop: Crop) -> list[KnownScene]:
     if not scenes:
         return []
     pictures = [Image.fromarray(scene.image) for scene in scenes]
-    features = tokenizer.embed_images(pictures)
-    tokens = [masks_to_tokens(tokenizer, features[i], [o.mask for o in s.objects]) for i, s in enumerate(scenes)]
-    owners, crops, masks = [], [], []
-    for index, (scene, picture) in enumerate(zip(scenes, pictures, strict=True)):
-        for number, scene_object in enumerate(scene.objects):
-            cut = zoom_crop(picture, scene_object.mask, crop)
-            if cut is not None:
-                owners.append((index, number))
-                crops.append(cut.pixels)
-                masks.append(cut.mask)
-    crop_features = tokenizer.embed_images(crops)
-    crop_of = {
-        owner: (pixels, masks_to_tokens(tokenizer, crop_features[i], [mask])[0])
-        for i, (owner, pixels, mask) in enumerate(zip(owners, crops, masks, strict=True))
-    }
+    owners = [(index, number) for index, scene in enumerate(scenes) for number in range(len(scene.objects))]
+    masks = {owner: scenes[owner[0]].objects[owner[1]].mask for owner in owners}
+    tokens = _tokens(tokenizer, pictures, list(masks.values()), [index for index, _ in owners])
+    token_of = dict(zip(owners, tokens, strict=True))
+    cuts = {(index, number): zoom_crop(pictures[index], mask, crop) for (index, number), mask in masks.items()}
+    crops = {owner: cut for owner, cut in cuts.items() if cut is not None}
+    crop_tokens = _tokens(
+        tokenizer, [c.pixels for c in crops.values()], [c.mask for c in crops.values()], range(len(crops))
+    )
+    crop_of = {owner: (cut.pixels, token) for (owner, cut), token in zip(crops.items(), crop_tokens, strict=True)}
     return [
         KnownScene(
             scene,
             picture,
-            tuple(KnownObject(token, *crop_of.get((i, n), (None, None))) for n, token in enumerate(tokens[i])),
+            tuple(KnownObject(token_of[i, n], *crop_of.get((i, n), (None, None))) for n in range(len(scene.objects))),
         )
         for i, (scene, picture) in enumerate(zip(scenes, pictures, strict=True))
     ]
+
+
+def _tokens(
+    tokenizer: Any, pictures: list[Image.Image], masks: list[np.ndarray], picture_of_mask: Sequence[int]
+) -> list[str]:
+    return masks_to_tokens(tokenizer, tokenizer.embed_images(pictures), masks, picture_of_mask) if pictures else []

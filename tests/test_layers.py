@@ -26,8 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "console": {"errors"},
     "regions": {"errors"},
     "rewards": {"regions"},
-    "tokenizer": {"errors", "files", "loading", "params", "regions"},
     "sources": {"errors", "files", "params", "regions"},
+    "tokenizer": {"errors", "files", "images", "loading", "params", "params_file", "regions", "sources"},
     "dataset": {"errors", "files", "images", "loading", "params", "regions", "sources", "tokenizer"},
     "policy": {"errors", "files", "loading", "regions"},
 }

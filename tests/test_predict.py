@@ -42,8 +42,9 @@ class FakeTokenizer:
     def embed_images(self, images: list[Image.Image]) -> list[Image.Image]:
         return images
 
-    def encode(self, features: Any, masks: np.ndarray) -> np.ndarray:
-        assert masks.shape == (1, features.height, features.width) and masks.any()
+    def encode(self, features: Any, masks: Any, image_of_mask: Any = None) -> np.ndarray:
+        (mask,) = masks
+        assert mask.shape == (features.height, features.width) and mask.any()
         return np.array([[1, 2]])
 
     def decode_masks(self, features: Any, codes: list[tuple[int, int]], height: int, width: int) -> np.ndarray:
@@ -60,7 +61,7 @@ class FakeTokenizer:
 def policy(monkeypatch: pytest.MonkeyPatch) -> FakePolicy:
     fake = FakePolicy()
     monkeypatch.setattr(predict.Policy, "load", lambda path, device, codebook_size: fake)
-    monkeypatch.setattr(predict, "load_tokenizer", lambda folder, device: FakeTokenizer())
+    monkeypatch.setattr(predict, "load_tokenizer", lambda folder, device, dtype: FakeTokenizer())
     return fake
 
 

@@ -20,7 +20,7 @@ from cyclegrpo.dataset.card import dataset_card
 from cyclegrpo.dataset.prompts import ask_expression, parse_answer, question_key
 from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.dataset.schema import SOURCE_OF_KIND, Row, rows_to_table, text_to_rle
-from cyclegrpo.dataset.tables import read_work_rows
+from cyclegrpo.dataset.tables import read_work_rows, work_metadata
 from cyclegrpo.files import write_json, write_table, write_text
 from cyclegrpo.params import Base, Params
 from cyclegrpo.regions.geometry import mask_to_prompt_box, rle_to_mask
@@ -60,7 +60,8 @@ def run_build(params: Params) -> StageReport:
     files = list(_named_tables(rows, params.build.max_rows_per_file))
     shown = {row.images[0] for of_kind in rows.values() for row in of_kind}
     _write(base.dataset_dir, base.work_dir, files, image_lists(base, shown))
-    write_text(base.dataset_dir / "README.md", dataset_card(files, report.made, base.region_space))
+    dtype = work_metadata(base.work_dir, "regions").get("compute_dtype")
+    write_text(base.dataset_dir / "README.md", dataset_card(files, report.made, base.region_space, dtype))
     return report
 
 

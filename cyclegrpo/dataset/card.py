@@ -41,13 +41,16 @@ _SPELLING = {
 }
 
 
-def dataset_card(files: Sequence[tuple[str, Sequence[Row]]], counts: Mapping[str, int], space: str) -> str:
+def dataset_card(
+    files: Sequence[tuple[str, Sequence[Row]]], counts: Mapping[str, int], space: str, dtype: str | None = None
+) -> str:
     """The card's text.
 
     Args:
         files: (name, rows) of every parquet file, at least one.
         counts: what the build made in total.
         space: `mask` or `box`.
+        dtype: what the mask tokenizer computed in, where it is known.
     """
     lines = []
     for name, rows in files:
@@ -59,7 +62,7 @@ def dataset_card(files: Sequence[tuple[str, Sequence[Row]]], counts: Mapping[str
     example = files[0][1][0]
     return _CARD.format(
         configs="\n".join(configs),
-        spelling=_SPELLING[space],
+        spelling=_SPELLING[space] + (f", computed in {dtype}" if space == "mask" and dtype else ""),
         files="\n".join(lines),
         images=list(example.images),
         cap_problem=example.cap_problem,

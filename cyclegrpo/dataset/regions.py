@@ -20,7 +20,7 @@ from cyclegrpo.dataset.schema import rle_to_text
 from cyclegrpo.dataset.shards import Item, ShardResult, ShardStore
 from cyclegrpo.dataset.spelling import ImageTokens, SpelledRegion, spell_regions
 from cyclegrpo.dataset.tables import read_work_rows
-from cyclegrpo.dataset.tokenizers import OpenTokenizer, open_tokenizer, tokenizer_digest
+from cyclegrpo.dataset.tokenizers import OpenTokenizer, open_tokenizer, resolve_dtype, tokenizer_digest
 from cyclegrpo.errors import DataError
 from cyclegrpo.files import write_table
 from cyclegrpo.images import load_image_below
@@ -48,7 +48,7 @@ SCHEMA = pa.schema(
 )
 """regions.parquet, one row per record. `tokens` (empty in the box space), `rles` and `labels` run in parallel;
 `height` and `width` are those of the frame that the masks lie in; `true_masks` says that the masks are the source's
-own, not decoded."""
+own, not decoded. The schema's metadata has `compute_dtype`, of the tokenizer."""
 
 
 def run_regions(params: Params, tokenizer: MaskTokenizer | None = None) -> StageReport:
@@ -59,16 +59,18 @@ def run_regions(params: Params, tokenizer: MaskTokenizer | None = None) -> Stage
     """
     base, report = params.base, StageReport("regions", read={"record": 0, "region": 0})
     items = _group_by_image(base, report)
+    dtype = resolve_dtype(base.device, base.tokenizer_dtype)
     settings = {
         "space": base.region_space,
         "min_area_px": params.regions.min_area_px,
         "max_pixels": params.check.max_pixels,
         "tokenizer": tokenizer_digest(base.tokenizer),
+        "compute_dtype": dtype,
     }
     compute = partial(
         _spell_shard,
         dataset_dir=base.dataset_dir,
-        open_tokenizer=open_tokenizer(base.tokenizer, base.device, tokenizer),
+        open_tokenizer=open_tokenizer(base, tokenizer),
         space=base.region_space,
         min_area_px=params.regions.min_area_px,
         max_pixels=params.check.max_pixels,
@@ -78,7 +80,8 @@ def run_regions(params: Params, tokenizer: MaskTokenizer | None = None) -> Stage
     report.made["records"] = len(result.rows)
     report.made["regions"] = sum(len(row["rles"]) for row in result.rows)
     report.finish(base.work_dir, base.max_skip_ratio)
-    write_table(base.work_dir / "regions.parquet", pa.Table.from_pylist(result.rows, schema=SCHEMA))
+    schema = SCHEMA.with_metadata({"compute_dtype": dtype})
+    write_table(base.work_dir / "regions.parquet", pa.Table.from_pylist(result.rows, schema=schema))
     return report
 
 

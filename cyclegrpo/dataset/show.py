@@ -51,9 +51,7 @@ def draw_row(params: Params, number: int, path: Path, tokenizer: MaskTokenizer |
     Raises DataError where there is no such row, or one of its images cannot be read.
     """
     row = find_row(params.base.dataset_dir, number)
-    figure = picture_row(
-        row, params.base.dataset_dir, open_tokenizer(params.base.tokenizer, params.base.device, tokenizer)
-    )
+    figure = picture_row(row, params.base.dataset_dir, open_tokenizer(params.base, tokenizer))
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=100, metadata={"Software": None} if path.suffix == ".png" else None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -64,12 +64,12 @@ class ImageTokens:
         assert code1 is not None  # strict parsing gives both
         return code0, code1
 
-    def decode(self, codes: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The codes' masks, bool (N, H, W) at the image's size."""
-        return self.tokenizer.decode_masks(self.features, np.array(codes), self.image.height, self.image.width)
+    def decode(self, codes: Sequence[tuple[int, int]]) -> Iterator[np.ndarray]:
+        """The codes' masks one after the other, bool (H, W) at the image's size."""
+        return self.tokenizer.iterate_masks(self.features, np.array(codes), self.image.height, self.image.width)
 
-    def encode(self, masks: Sequence[np.ndarray]) -> list[str]:
-        """The masks' tokens. Masks are bool (H, W), none of them empty."""
+    def encode(self, masks: Iterable[np.ndarray]) -> list[str]:
+        """The masks' tokens. Masks are bool (H, W), none of them empty; few of them are held at a time."""
         return masks_to_tokens(self.tokenizer, self.features, masks)
 
 
@@ -89,12 +89,14 @@ def spell_regions(
     """
     spelled = [_read_region(region, tokens, space) for region in regions]
     codes = {region.tokens: tokens.codes(region.tokens) for region in spelled if region.tokens is not None}
-    masks: dict[str, np.ndarray] = {}
+    rles: dict[str, Rle] = {}
     if codes:
-        masks = dict(zip(codes, tokens.decode(list(codes.values())), strict=True))
+        rles = {
+            token: mask_to_rle(mask) for token, mask in zip(codes, tokens.decode(list(codes.values())), strict=True)
+        }
     for region in spelled:
         if region.tokens is not None:
-            region.rle = mask_to_rle(masks[region.tokens])
+            region.rle = rles[region.tokens]
         if region.rle is not None:
             _drop_small(region, min_area_px)
     if space == "mask":
@@ -142,7 +144,7 @@ def _encode_missing(regions: Sequence[SpelledRegion], tokens: ImageTokens) -> No
     distinct = {rle_to_text(region.rle): region.rle for region in regions if region.rle is not None}
     if not distinct:
         return
-    encoded = tokens.encode([rle_to_mask(rle) for rle in distinct.values()])
+    encoded = tokens.encode(rle_to_mask(rle) for rle in distinct.values())
     token_of = dict(zip(distinct, encoded, strict=True))
     for region in regions:
         if region.rle is not None:

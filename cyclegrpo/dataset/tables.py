@@ -32,3 +32,10 @@ def read_work_rows(work_dir: Path, table: str, columns: Sequence[str] | None = N
         reason = str(error).splitlines()[0]
         message = f"is not the table of the {stage} stage ({reason}). Remove it and run the {stage} stage again."
         raise DataError(message, path) from error
+
+
+def work_metadata(work_dir: Path, table: str) -> dict[str, str]:
+    """What the schema of `<work_dir>/<table>.parquet` says beside its columns; nothing where there is no such file."""
+    path = work_dir / f"{table}.parquet"
+    metadata = pq.read_schema(path).metadata if path.is_file() else None
+    return {key.decode(): value.decode() for key, value in (metadata or {}).items()}

@@ -20,7 +20,7 @@ from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.dataset.schema import text_to_rle
 from cyclegrpo.dataset.shards import Item, ShardResult, ShardStore
 from cyclegrpo.dataset.tables import read_work_rows
-from cyclegrpo.dataset.tokenizers import OpenTokenizer, masks_to_tokens, open_tokenizer, tokenizer_digest
+from cyclegrpo.dataset.tokenizers import OpenTokenizer, masks_to_tokens, open_tokenizer, resolve_dtype, tokenizer_digest
 from cyclegrpo.files import write_table
 from cyclegrpo.images import load_image_below
 from cyclegrpo.params import Params
@@ -43,16 +43,18 @@ def run_tokenize(params: Params, tokenizer: MaskTokenizer | None = None) -> Stag
     """
     base, report = params.base, StageReport("tokenize")
     items = _group_by_image(read_work_rows(base.work_dir, "crops")) if base.region_space == "mask" else []
+    dtype = resolve_dtype(base.device, base.tokenizer_dtype)
     settings = {
         "enlarge_to_px": params.crop.enlarge_to_px,
         "batch_size": params.tokenize.batch_size,
         "max_pixels": params.check.max_pixels,
         "tokenizer": tokenizer_digest(base.tokenizer),
+        "compute_dtype": dtype,
     }
     compute = partial(
         _tokenize_shard,
         dataset_dir=base.dataset_dir,
-        open_tokenizer=open_tokenizer(base.tokenizer, base.device, tokenizer),
+        open_tokenizer=open_tokenizer(base, tokenizer),
         enlarge_to_px=params.crop.enlarge_to_px,
         batch_size=params.tokenize.batch_size,
         max_pixels=params.check.max_pixels,
@@ -90,8 +92,8 @@ def _tokenize_shard(
     crops = _distinct_crops(items, dataset_dir=dataset_dir, enlarge_to_px=enlarge_to_px, max_pixels=max_pixels)
     while batch := list(islice(crops, batch_size)):
         features = tokenizer.embed_images([pixels for _, pixels, _ in batch])
-        for position, (key, _, mask) in enumerate(batch):
-            (token_of[key],) = masks_to_tokens(tokenizer, features[position], [mask])
+        tokens = masks_to_tokens(tokenizer, features, [mask for _, _, mask in batch], range(len(batch)))
+        token_of |= dict(zip((key for key, _, _ in batch), tokens, strict=True))
     rows = [
         {"record_id": crop["record_id"], "region": crop["region"], "tokens": token_of[number, crop["rle"]]}
         for number, item in enumerate(items)

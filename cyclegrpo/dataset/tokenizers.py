@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from cyclegrpo.regions.tokens import codes_to_tokens
 if TYPE_CHECKING:
     from PIL import Image
 
+    from cyclegrpo.params import Base
     from cyclegrpo.tokenizer import ImageFeatures, MaskTokenizer
 
 IMAGES_PER_PASS = 16
@@ -24,28 +25,40 @@ IMAGES_PER_PASS = 16
 OpenTokenizer = Callable[[], "MaskTokenizer"]
 
 
-def open_tokenizer(folder: Path, device: str, loaded: MaskTokenizer | None = None) -> OpenTokenizer:
-    """A function that gives the tokenizer: `loaded`, or the one in `folder`, which it loads the first time it is
-    called.
-
-    Args:
-        device: as in `base.device`; `auto` takes a GPU where there is one.
-    """
+def open_tokenizer(base: Base, loaded: MaskTokenizer | None = None) -> OpenTokenizer:
+    """A function that gives the tokenizer: `loaded`, or `base.tokenizer`, loaded the first time it is called."""
 
     @cache
     def tokenizer() -> MaskTokenizer:
-        return loaded if loaded is not None else load_tokenizer(folder, device)
+        return loaded if loaded is not None else load_tokenizer(base.tokenizer, base.device, base.tokenizer_dtype)
 
     return tokenizer
 
 
-def load_tokenizer(folder: Path, device: str) -> MaskTokenizer:
-    """The tokenizer in `folder`, ready to encode and decode on `device`. DataError where the folder holds none."""
+def load_tokenizer(folder: Path, device: str, dtype: str = "auto") -> MaskTokenizer:
+    """The tokenizer in `folder`, ready to encode and decode. DataError where the folder holds none.
+
+    Args:
+        device, dtype: as `base.device` and `base.tokenizer_dtype`.
+    """
     require_model(folder, "a mask tokenizer", "Mend base.tokenizer, or make one first.")
     from cyclegrpo.tokenizer import MaskTokenizer
 
     with bars_on_terminals_only():
-        return MaskTokenizer.from_pretrained(folder).eval().to(resolve_device(device))
+        tokenizer = MaskTokenizer.from_pretrained(folder).eval().to(resolve_device(device))
+    tokenizer.config.compute_dtype = resolve_dtype(device, dtype)
+    return tokenizer
+
+
+def resolve_dtype(device: str, dtype: str) -> str:
+    """`auto` becomes bfloat16 on a GPU and float32 elsewhere; other names are kept.
+
+    >>> resolve_dtype("cuda:1", "auto"), resolve_dtype("cpu", "auto"), resolve_dtype("cuda", "float32")
+    ('bfloat16', 'float32', 'float32')
+    """
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if resolve_device(device).startswith("cuda") else "float32"
 
 
 def embed_each(tokenizer: MaskTokenizer, images: Sequence[Image.Image]) -> list[ImageFeatures]:
@@ -57,17 +70,19 @@ def embed_each(tokenizer: MaskTokenizer, images: Sequence[Image.Image]) -> list[
     return features
 
 
-def masks_to_tokens(tokenizer: MaskTokenizer, features: ImageFeatures, masks: Sequence[np.ndarray]) -> list[str]:
+def masks_to_tokens(
+    tokenizer: MaskTokenizer,
+    features: ImageFeatures,
+    masks: Iterable[np.ndarray],
+    image_of_mask: Sequence[int] | None = None,
+) -> list[str]:
     """The token group of every mask, in order.
 
     Args:
-        features: of the one image that the masks lie on.
-        masks: bool (H, W) in the image's frame, none of them empty; no mask at all gives no token.
+        features, masks, image_of_mask: as `MaskTokenizer.encode` takes them; none of the masks is empty.
     """
-    if not masks:
-        return []
-    codes = tokenizer.encode(features, np.stack(masks)).tolist()
-    return codes_to_tokens(codes, codebook_size=tokenizer.config.codebook_size)
+    codes = tokenizer.encode(features, masks, image_of_mask).tolist()
+    return codes_to_tokens(codes, codebook_size=tokenizer.config.codebook_size) if codes else []
 
 
 def tokenizer_digest(folder: Path) -> str:

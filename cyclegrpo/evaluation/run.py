@@ -159,7 +159,9 @@ class _Models:
     def _predict(self, role: str, model: Path) -> Predictions:
         base, settings = self._params.base, self._params.evaluate
         region_space = space(base.region_space)
-        tokenizer = None if region_space.name == "box" else load_tokenizer(base.tokenizer, base.device)
+        tokenizer = (
+            None if region_space.name == "box" else load_tokenizer(base.tokenizer, base.device, base.tokenizer_dtype)
+        )
         codebook_size = None if tokenizer is None else tokenizer.config.codebook_size
         if role == "before":
             policy = self._base_policy(codebook_size)

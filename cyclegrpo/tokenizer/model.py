@@ -6,11 +6,14 @@
     masks_again = tokenizer.decode_masks(features[0], codes, height, width)
 
 Shapes: B images, N masks, L codebooks, D channels, M the side of the image map (image_size // 16), S the side of the
-logits (4 * M). Weights are always float32 after loading, whatever they are stored in: half precision changes codes.
+logits (4 * M). Weights and codebooks are float32 after loading, whatever they are stored in. On a GPU the networks
+compute in bfloat16 (`compute_dtype`), which gives other codes for one mask in ten.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
@@ -27,8 +30,11 @@ from cyclegrpo.tokenizer.quantizer import embed_codes, quantize
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-# Masks in one pass of encoder or decoder: bounds memory (the large model needs 1.4 GB for 32); larger is not faster.
-MASKS_PER_PASS = 16
+# What bounds memory, whatever the number of masks and the size of the image; more at a time is not faster on a CPU.
+MASKS_PER_PASS = 16  # of mask encoder and mask decoder: 0.7 GB with the large model
+PIXELS_PER_RESIZE = 1 << 24  # of masks at the image's size: 64 MB as float32
+
+Codes = np.ndarray | Tensor | Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -105,47 +111,69 @@ class MaskTokenizer(PreTrainedModel):
         kwargs.setdefault("dtype", torch.float32)
         return super().from_pretrained(*args, **kwargs)
 
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """What the three calls compute in: the config's, where `auto` is bfloat16 on a GPU and float32 elsewhere."""
+        name = self.config.compute_dtype
+        if name == "auto":
+            name = "bfloat16" if self.device.type == "cuda" else "float32"
+        return {"bfloat16": torch.bfloat16, "float32": torch.float32}[name]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Inside, networks compute in `compute_dtype`, whatever the caller's own autocast says."""
+        dtype = self.compute_dtype
+        return torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32)
+
     def embed_images(self, images: Sequence[Image.Image | np.ndarray]) -> ImageFeatures:
         """Features of a batch of RGB images (PIL, or uint8 (H, W, 3)), each of any size; all in one pass."""
         pixels = torch.stack([self.image_to_pixels(image) for image in images])
-        with torch.no_grad():
+        with torch.no_grad(), self.autocast():
             return self.image_features(pixels.to(self.device))
 
     def encode(
         self,
         features: ImageFeatures,
-        masks: np.ndarray | Tensor,
-        boxes: np.ndarray | Tensor | None = None,
+        masks: Iterable[np.ndarray | Tensor],
+        image_of_mask: Sequence[int] | None = None,
     ) -> Tensor:
-        """Codes of the masks of one image, long (N, L), each in [0, codebook_size).
+        """Codes of masks, long (N, L), each in [0, codebook_size).
 
         Args:
-            features: of one image.
-            masks: bool (N, H, W), of any one size; the whole image, whatever size it was given in.
-            boxes: (N, 4) x0, y0, x1, y1, the pixel extremes (inclusive maxima) divided by width and height; computed
-                from the masks when None.
+            features: of one image, or of those that `image_of_mask` counts.
+            masks: bool (H, W) each, such as an array (N, H, W), of any size; the whole image, whatever size it was
+                given in. They are taken one after the other, so a generator never holds all of them.
+            image_of_mask: for each mask the number of its image in `features`; None where that is one image.
 
         No masks give (0, L). An empty mask has no box and is refused by its index.
         """
-        self._check_one_image(features)
-        masks_NHW = torch.as_tensor(masks, dtype=torch.bool)
-        if masks_NHW.ndim != 3:
-            raise ValueError(f"masks have shape {tuple(masks_NHW.shape)}; expected (N, H, W).")
-        boxes_N4 = normalised_boxes(masks_NHW) if boxes is None else torch.as_tensor(boxes, dtype=torch.float32)
-        if boxes_N4.shape != (len(masks_NHW), 4):
-            raise ValueError(f"boxes have shape {tuple(boxes_N4.shape)}; expected {(len(masks_NHW), 4)}.")
+        if image_of_mask is None:
+            self._check_one_image(features)
         codes = [torch.zeros((0, self.config.codebook_depth), dtype=torch.long, device=self.device)]
-        with torch.no_grad():
-            for chunk_NHW, chunk_N4 in zip(
-                masks_NHW.split(MASKS_PER_PASS), boxes_N4.split(MASKS_PER_PASS), strict=True
-            ):
-                if len(chunk_NHW):
-                    embeddings_ND = self.embed_masks(features, chunk_NHW, chunk_N4)
-                    codes.append(quantize(embeddings_ND, list(self.codebooks))[0])
+        prompts = self._prompts(masks)
+        owners = repeat(0) if image_of_mask is None else iter(image_of_mask)
+        while chunk := list(islice(prompts, MASKS_PER_PASS)):
+            images = torch.tensor(list(islice(owners, len(chunk))), dtype=torch.long, device=self.device)
+            if len(images) != len(chunk) or not bool(((images >= 0) & (images < len(features))).all()):
+                raise ValueError(f"image_of_mask is no list of one number in 0..{len(features) - 1} for each mask.")
+            masks_NSS, boxes_N4 = (torch.cat(part) for part in zip(*chunk, strict=True))
+            with torch.no_grad(), self.autocast():
+                embeddings_ND = self.embed_masks(features, masks_NSS, boxes_N4, images)
+            codes.append(quantize(embeddings_ND.float(), list(self.codebooks))[0])
         return torch.cat(codes)
 
-    def decode(self, features: ImageFeatures, codes: np.ndarray | Tensor | Sequence[Sequence[int]]) -> Tensor:
-        """Mask logits of the codes on one image, float (N, S, S) with S = image_size // 4.
+    def _prompts(self, masks: Iterable[np.ndarray | Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each mask at the prompt's size, float (1, S, S), with its box (1, 4)."""
+        for index, mask in enumerate(masks):
+            mask_1HW = torch.as_tensor(mask, dtype=torch.bool)[None]
+            if mask_1HW.ndim != 3:
+                raise ValueError(f"masks[{index}] has shape {tuple(mask_1HW.shape[1:])}; expected (H, W).")
+            prompt_1SS = resize_to_prompt(
+                mask_1HW.to(self.device, torch.float32), self.sam2.prompt_encoder.mask_input_size
+            )
+            yield prompt_1SS, normalised_boxes(mask_1HW, first_index=index)
+
+    def decode(self, features: ImageFeatures, codes: Codes) -> Tensor:
+        """Mask logits of the codes on one image, float32 (N, S, S) with S = image_size // 4.
 
         Args:
             features: of one image.
@@ -153,34 +181,34 @@ class MaskTokenizer(PreTrainedModel):
 
         No codes give (0, S, S). A code out of range is refused by its index.
         """
+        side = self.config.image_size // 4
+        return torch.cat([torch.zeros((0, side, side), device=self.device), *self._decode_chunks(features, codes)])
+
+    def decode_masks(self, features: ImageFeatures, codes: Codes, height: int, width: int) -> np.ndarray:
+        """Masks of the codes, bool (N, height, width): logits resized bilinearly, above the config's threshold."""
+        masks = list(self.iterate_masks(features, codes, height, width))
+        return np.stack(masks) if masks else np.zeros((0, height, width), bool)
+
+    def iterate_masks(self, features: ImageFeatures, codes: Codes, height: int, width: int) -> Iterator[np.ndarray]:
+        """The masks of `decode_masks` one after the other, bool (height, width), so that few are held at a time."""
+        masks_per_resize = max(1, PIXELS_PER_RESIZE // (height * width))
+        for logits_NSS in self._decode_chunks(features, codes):
+            for part_NSS in logits_NSS.split(masks_per_resize):
+                resized = F.interpolate(part_NSS.unsqueeze(1), (height, width), mode="bilinear", align_corners=False)
+                yield from (resized[:, 0] > self.config.mask_threshold).cpu().numpy()
+
+    def _decode_chunks(self, features: ImageFeatures, codes: Codes) -> Iterator[Tensor]:
+        """Logits, float32, of `MASKS_PER_PASS` codes at a time."""
         self._check_one_image(features)
         codes_NL = torch.as_tensor(codes, dtype=torch.long)
         if codes_NL.numel() == 0:
             codes_NL = codes_NL.reshape(0, self.config.codebook_depth)
         self._check_codes(codes_NL)
-        side = self.config.image_size // 4
-        logits = [torch.zeros((0, side, side), device=self.device)]
-        with torch.no_grad():
-            for chunk_NL in codes_NL.to(self.device).split(MASKS_PER_PASS):
-                if len(chunk_NL):
-                    quantized_ND = embed_codes(chunk_NL, list(self.codebooks))
-                    logits.append(self.decode_embeddings(features, quantized_ND.unsqueeze(0))[0])
-        return torch.cat(logits)
-
-    def decode_masks(
-        self,
-        features: ImageFeatures,
-        codes: np.ndarray | Tensor | Sequence[Sequence[int]],
-        height: int,
-        width: int,
-    ) -> np.ndarray:
-        """Masks of the codes, bool (N, height, width): logits resized bilinearly, above the config's threshold."""
-        masks = [np.zeros((0, height, width), bool)]
-        for chunk_NSS in self.decode(features, codes).split(MASKS_PER_PASS):
-            if len(chunk_NSS):
-                resized = F.interpolate(chunk_NSS.unsqueeze(1), (height, width), mode="bilinear", align_corners=False)
-                masks.append((resized[:, 0] > self.config.mask_threshold).cpu().numpy())
-        return np.concatenate(masks)
+        for chunk_NL in codes_NL.to(self.device).split(MASKS_PER_PASS) if len(codes_NL) else ():
+            with torch.no_grad(), self.autocast():
+                quantized_ND = embed_codes(chunk_NL, list(self.codebooks))
+                logits_NSS = self.decode_embeddings(features, quantized_ND.unsqueeze(0))[0]
+            yield logits_NSS.float()
 
     def image_to_pixels(self, image: Image.Image | np.ndarray) -> Tensor:
         """Normalised pixels (3, image_size, image_size) of one RGB image; its aspect is not kept."""
@@ -198,27 +226,26 @@ class MaskTokenizer(PreTrainedModel):
         low = low + self.sam2.no_memory_embedding.reshape(1, -1, 1, 1)
         return ImageFeatures((decoder.conv_s0(high), decoder.conv_s1(middle), low))
 
-    def embed_masks(self, features: ImageFeatures, masks_NHW: Tensor, boxes_N4: Tensor) -> Tensor:
+    def embed_masks(
+        self, features: ImageFeatures, masks_NHW: Tensor, boxes_N4: Tensor, image_of_mask_N: Tensor
+    ) -> Tensor:
         """Mask embeddings (N, D) before quantisation, with gradients.
 
-        The features are of one image, or of B images with N / B masks each, one image's masks after another's.
+        Args:
+            features: of B images.
+            masks_NHW: in 0..1, of any one size.
+            boxes_N4: as `normalised_boxes` gives them.
+            image_of_mask_N: the number of each mask's image, long.
         """
         side = self.sam2.prompt_encoder.mask_input_size
-        image_map = features.maps[2]
-        masks_N1SS = F.interpolate(
-            masks_NHW.unsqueeze(1).to(self.device, image_map.dtype),
-            side,
-            mode="bilinear",
-            align_corners=False,
-            antialias=True,
-        )
+        masks_NSS = resize_to_prompt(masks_NHW.to(self.device, torch.float32), side)
         sparse, dense = self.sam2.prompt_encoder(
             input_points=None,
             input_labels=None,
-            input_boxes=boxes_N4.unsqueeze(1).to(self.device, image_map.dtype) * self.config.image_size,
-            input_masks=masks_N1SS,
+            input_boxes=boxes_N4.unsqueeze(1).to(self.device) * self.config.image_size,
+            input_masks=masks_NSS.unsqueeze(1),
         )
-        images_NDMM = image_map.repeat_interleave(len(masks_NHW) // len(features), dim=0)
+        images_NDMM = features.maps[2][image_of_mask_N.to(self.device)]
         positions = self.sam2.get_image_wide_positional_embeddings().expand_as(images_NDMM)
         return self.mask_encoder(sparse, images_NDMM + dense, positions)
 
@@ -269,17 +296,25 @@ class MaskTokenizer(PreTrainedModel):
             )
 
 
-def normalised_boxes(masks_NHW: Tensor) -> Tensor:
+def resize_to_prompt(masks_NHW: Tensor, side: tuple[int, int]) -> Tensor:
+    """Masks (N, H, W), float, at the size of the mask prompt: bilinear with antialias, as the release does."""
+    if masks_NHW.shape[1:] == side:
+        return masks_NHW
+    resized = F.interpolate(masks_NHW.unsqueeze(1), side, mode="bilinear", align_corners=False, antialias=True)
+    return resized[:, 0]
+
+
+def normalised_boxes(masks_NHW: Tensor, *, first_index: int = 0) -> Tensor:
     """Box of each mask as x0, y0, x1, y1 in [0, 1): inclusive pixel extremes over width and height, float (N, 4).
 
-    Raises ValueError naming the index of an empty mask, which has no box.
+    Raises ValueError naming the index, counted from `first_index`, of an empty mask, which has no box.
 
     >>> normalised_boxes(torch.tensor([[[False, False], [False, True]]])).tolist()
     [[0.5, 0.5, 0.5, 0.5]]
     """
     height, width = masks_NHW.shape[1:]
     boxes = []
-    for index, mask in enumerate(masks_NHW.cpu().numpy()):
+    for index, mask in enumerate(masks_NHW.cpu().numpy(), first_index):
         box = mask_to_box_inclusive(mask)
         if box is None:
             raise ValueError(f"masks[{index}] is empty; an empty mask has no codes: leave it out.")

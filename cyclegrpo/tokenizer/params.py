@@ -36,13 +36,17 @@ class TokenizerSizes(BaseModel):
 
 
 class TokenizerTraining(BaseModel):
-    """How a mask tokenizer is trained from nothing. Ratios of steps are shares of `num_steps`."""
+    """How a mask tokenizer is trained.
+
+    Losses and codebooks are those of the release, the phases ours, for training from nothing. Ratios of steps are
+    shares of `num_steps`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sizes: TokenizerSizes = TokenizerSizes()
     seed: int = Field(0, ge=0, description="Seed of the first weights and of every draw.")
-    num_steps: int = Field(1100, ge=1, description="Optimizer steps.")
+    num_steps: int = Field(1000, ge=1, description="Optimizer steps.")
     images_per_step: int = Field(3, ge=1, description="Images in one step.")
     masks_per_image: int = Field(14, ge=1, description="Masks of each image in one step.")
     learning_rate: float = Field(2e-3, gt=0, description="Peak learning rate of AdamW.")
@@ -50,7 +54,7 @@ class TokenizerTraining(BaseModel):
     warmup_ratio: float = Field(0.04, ge=0, lt=1, description="Share of steps with a rising learning rate.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
     bce_weight: float = Field(2.0, ge=0, description="Weight of the mask cross-entropy.")
-    dice_weight: float = Field(1.0, ge=0, description="Weight of the dice loss.")
+    dice_weight: float = Field(0.5, ge=0, description="Weight of the dice loss.")
     commitment_weight: float = Field(0.25, ge=0, description="Weight of the distance to the codes.")
     torch_init: bool = Field(True, description="Start layers as torch does instead of with Sam2's std of 0.02.")
     attention_gain: float = Field(
@@ -71,10 +75,21 @@ class TokenizerTraining(BaseModel):
     fine_loss_scale: int = Field(2, ge=1, description="So many times the logits are enlarged for the loss.")
     quantize_start_ratio: float = Field(0.45, ge=0, le=1, description="Until here embeddings are not quantised.")
     quantize_end_ratio: float = Field(0.6, ge=0, le=1, description="From here they are fully quantised.")
-    codebook_decay: float = Field(0.97, ge=0, lt=1, description="Weight of the past in the codebooks' averages.")
+    codebook_decay: float = Field(0.99, ge=0, lt=1, description="Weight of the past in the codebooks' averages.")
     restart_ratio: float = Field(
         0.03, ge=0, lt=1, description="A code restarts below this share of an even count; 0 turns restarts off."
     )
+
+    num_points: int = Field(
+        0, ge=0, description="Points of each mask in the loss, most of them where it is uncertain; 0 takes all pixels."
+    )
+    bf16: bool = Field(False, description="Compute in bfloat16; weights, codebooks and losses stay float32.")
+    save_steps: int = Field(200, ge=0, description="Steps between the states that a killed run goes on from; 0: none.")
+
+    def without_phases(self) -> TokenizerTraining:
+        """The same, quantised, decoded and with the image from the first step on, without the head for shapes."""
+        at_once = ("decode_start", "balance_end", "fade_start", "fade_end", "quantize_start", "quantize_end")
+        return self.model_copy(update={"shape_weight": 0.0, **{f"{name}_ratio": 0.0 for name in at_once}})
 
     @model_validator(mode="after")
     def _phases_are_in_order(self) -> Self:

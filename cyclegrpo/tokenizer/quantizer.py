@@ -3,7 +3,8 @@
 Shapes: N masks, L codebooks, K rows in a codebook, D channels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,13 +69,27 @@ class CodebookAverages:
         decay: weight of the past in each step, in [0, 1).
         restart_ratio: a row restarts when its average count falls below this share of an even count (N / K).
         seed: of the choice of vectors that rows start from.
+        keep_rows: the codebooks are good already, and start as they are.
+        gather: joins the vectors of all processes, (N, D) each, so that all move their codebooks alike; None where
+            there is one process.
     """
 
     num_remembered = 4096
     num_start_rounds = 10
 
-    def __init__(self, codebooks: Sequence[Tensor], *, decay: float, restart_ratio: float, seed: int) -> None:
+    def __init__(
+        self,
+        codebooks: Sequence[Tensor],
+        *,
+        decay: float,
+        restart_ratio: float,
+        seed: int,
+        keep_rows: bool = False,
+        gather: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         self.codebooks = list(codebooks)
+        self.keep_rows = keep_rows
+        self.gather = gather or (lambda vectors_ND: vectors_ND)
         self.decay = decay
         self.restart_ratio = restart_ratio
         self.generator = torch.Generator().manual_seed(seed)
@@ -84,7 +99,9 @@ class CodebookAverages:
 
     def remember(self, embeddings_ND: Tensor) -> None:
         """Keep embeddings for the codebooks to start from; the latest ones count."""
-        self.remembered.append(embeddings_ND.detach())
+        if self.keep_rows:
+            return
+        self.remembered.append(self.gather(embeddings_ND.detach().float()))
         while sum(map(len, self.remembered)) > self.num_remembered:
             self.remembered.pop(0)
 
@@ -94,30 +111,48 @@ class CodebookAverages:
         The commitment loss is the mean squared distance to the sum of the first rows, averaged over how many are
         summed. The codebooks move after they were used.
         """
-        if not self.counts:
-            self._start(torch.cat([*self.remembered, embeddings_ND.detach()]), len(embeddings_ND))
-        with torch.no_grad():
-            codes_NL, asked = quantize(embeddings_ND, self.codebooks)
+        everywhere_ND = self.gather(embeddings_ND.detach().float())
+        with torch.no_grad(), torch.autocast(embeddings_ND.device.type, enabled=False):
+            if not self.counts:
+                self._start(torch.cat([*self.remembered, everywhere_ND]), len(everywhere_ND))
+            codes_NL, _ = quantize(embeddings_ND.float(), self.codebooks)
             rows = [book[codes] for book, codes in zip(self.codebooks, codes_NL.unbind(1), strict=True)]
             sums_LND = torch.stack(rows).cumsum(dim=0)
-            num_restarted = self._move(codes_NL, asked)
+            num_restarted = self._move(*quantize(everywhere_ND, self.codebooks))
         commitment = (embeddings_ND - sums_LND).square().mean()
         return embeddings_ND + (sums_LND[-1] - embeddings_ND).detach(), commitment, num_restarted
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next steps depend on beside the codebooks themselves."""
+        return {
+            "remembered": self.remembered,
+            "counts": self.counts,
+            "sums": self.sums,
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        device = self.codebooks[0].device
+        for name in ("remembered", "counts", "sums"):
+            setattr(self, name, [tensor.to(device) for tensor in state[name]])
+        self.generator.set_state(state["generator"].cpu())
 
     @torch.no_grad()
     def _start(self, vectors_ND: Tensor, batch_size: int) -> None:
         """Fill each codebook by some rounds of k-means over what the earlier ones leave over."""
         for codebook_KD in self.codebooks:
             num_rows = len(codebook_KD)
-            codebook_KD.copy_(self._pick(vectors_ND, num_rows))
-            for _ in range(self.num_start_rounds):
+            if not self.keep_rows:
+                codebook_KD.copy_(self._pick(vectors_ND, num_rows))
+            for _ in range(0 if self.keep_rows else self.num_start_rounds):
                 codes_N = nearest_rows(vectors_ND, codebook_KD)
                 counts_K = torch.bincount(codes_N, minlength=num_rows)
                 sums_KD = torch.zeros_like(codebook_KD).index_add_(0, codes_N, vectors_ND)
                 used_K = counts_K > 0
                 codebook_KD[used_K] = sums_KD[used_K] / counts_K[used_K].unsqueeze(1)
             vectors_ND = vectors_ND - codebook_KD[nearest_rows(vectors_ND, codebook_KD)]
-            even = torch.full((num_rows,), batch_size / num_rows)
+            even = torch.full((num_rows,), batch_size / num_rows, device=codebook_KD.device)
             self.counts.append(even)
             self.sums.append(codebook_KD * even.unsqueeze(1))
 
@@ -139,4 +174,5 @@ class CodebookAverages:
         return num_restarted
 
     def _pick(self, vectors_ND: Tensor, num_rows: int) -> Tensor:
-        return vectors_ND[torch.randint(len(vectors_ND), (num_rows,), generator=self.generator)]
+        chosen = torch.randint(len(vectors_ND), (num_rows,), generator=self.generator)
+        return vectors_ND[chosen.to(vectors_ND.device)]

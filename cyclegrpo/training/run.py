@@ -76,7 +76,7 @@ def run_train(
     train, base = params.train, params.base
     device = training_device(base.device)  # before any file is touched
     rows = load_rows(base.dataset_dir)
-    tokenizer = load_tokenizer(base.tokenizer, device) if base.region_space == "mask" else None
+    tokenizer = load_tokenizer(base.tokenizer, device, base.tokenizer_dtype) if base.region_space == "mask" else None
     steps = draw_steps(
         rows, train.prompts, _space(tokenizer), num_steps=train.num_steps, zoom=train.zoom, seed=base.seed
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,22 +35,32 @@ class GridTokenizer:
         self.num_images += len(images)
         return [image.size for image in images]
 
-    def encode(self, features: tuple[int, int], masks: np.ndarray) -> np.ndarray:
+    def encode(
+        self, features: Any, masks: Iterable[np.ndarray], image_of_mask: Sequence[int] | None = None
+    ) -> np.ndarray:
+        masks = list(masks)
         self.num_encoded += len(masks)
-        assert masks.ndim == 3 and masks.dtype == np.bool_ and features == masks.shape[:0:-1]
+        sizes = [features] * len(masks) if image_of_mask is None else [features[i] for i in image_of_mask]
+        for mask, size in zip(masks, sizes, strict=True):
+            assert mask.dtype == np.bool_ and size == mask.shape[::-1]
         return np.array([self._codes(mask) for mask in masks])
 
     def decode_masks(self, features: tuple[int, int], codes: np.ndarray, height: int, width: int) -> np.ndarray:
+        return np.stack(list(self.iterate_masks(features, codes, height, width)))
+
+    def iterate_masks(
+        self, features: tuple[int, int], codes: np.ndarray, height: int, width: int
+    ) -> Iterator[np.ndarray]:
         self.num_decoded += len(codes)
         assert features == (width, height)
-        masks = np.zeros((len(codes), height, width), dtype=bool)
-        for mask, (corner, size) in zip(masks, codes, strict=True):
+        for corner, size in codes:
+            mask = np.zeros((height, width), dtype=bool)
             if (corner, size) != (0, 255):
                 (row, column), (rows, columns) = divmod(int(corner), GRID), divmod(int(size), GRID)
                 ys = [cell * height // GRID for cell in (row, row + rows + 1)]
                 xs = [cell * width // GRID for cell in (column, column + columns + 1)]
                 mask[ys[0] : ys[1], xs[0] : xs[1]] = True
-        return masks
+            yield mask
 
     @staticmethod
     def _codes(mask: np.ndarray) -> tuple[int, int]:

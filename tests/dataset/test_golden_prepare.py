@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +41,16 @@ class FixedDecoder:
         self.num_images += len(images)
         return self.tokenizer.embed_images(images)
 
-    def encode(self, features: Any, masks: np.ndarray) -> Any:
-        return self.tokenizer.encode(features, masks)
+    def encode(self, features: Any, masks: Any, image_of_mask: Any = None) -> Any:
+        return self.tokenizer.encode(features, masks, image_of_mask)
 
-    def decode_masks(self, features: Any, codes: np.ndarray, height: int, width: int) -> np.ndarray:
+    def iterate_masks(self, features: Any, codes: np.ndarray, height: int, width: int) -> Iterator[np.ndarray]:
         import torch
 
         paths = [GOLDEN / "prepare" / "lowres" / f"{code0}_{code1}.png" for code0, code1 in codes]
         logits = torch.stack([torch.from_numpy(np.array(Image.open(path))) for path in paths]) / 255 * 20 - 10
         resized = torch.nn.functional.interpolate(logits[:, None], (height, width), mode="bilinear")
-        return (resized[:, 0] > 0.5).numpy()
+        return iter((resized[:, 0] > 0.5).numpy())
 
 
 @pytest.fixture(scope="module")

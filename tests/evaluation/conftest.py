@@ -48,7 +48,7 @@ class FakeTokenizer:
         self.num_embedded += len(images)
         return FakeFeatures(images)
 
-    def encode(self, features: Any, masks: np.ndarray) -> np.ndarray:
+    def encode(self, features: Any, masks: Any, image_of_mask: Any = None) -> np.ndarray:
         return np.array([[LEFT if mask[:, 0].all() else RIGHT, 0] for mask in masks])
 
     def decode_masks(self, features: Any, codes: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -85,7 +85,7 @@ def loaded(monkeypatch):
         return FakePolicy(answer_vaguely if str(path) == "before" else answer_well)
 
     monkeypatch.setattr(run_module, "load_policy", load_policy)
-    monkeypatch.setattr(run_module, "load_tokenizer", lambda path, device: FakeTokenizer())
+    monkeypatch.setattr(run_module, "load_tokenizer", lambda path, device, dtype: FakeTokenizer())
     return names
 
 

@@ -31,7 +31,7 @@ class CentreTokenizer:
         self.num_encoded += len(images)
         return list(images)
 
-    def encode(self, image, masks):
+    def encode(self, features, masks, image_of_mask):
         codes = []
         for mask in masks:
             ys, xs = np.nonzero(mask)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cyclegrpo.tokenizer import MaskTokenizer, MaskTokenizerConfig, hiera_config
-from cyclegrpo.tokenizer.config import large_config
+from cyclegrpo.tokenizer.config import sam2_config
 
 GOOD = {
     "image_size": 64,
@@ -43,7 +43,7 @@ def test_a_config_survives_its_file(tiny_config, tmp_path):
 
 def test_the_large_config_has_the_released_number_of_values():
     with torch.device("meta"):
-        state = MaskTokenizer(large_config()).state_dict()
+        state = MaskTokenizer(sam2_config("large")).state_dict()
     # 220.3 million kept values, and the position code once more.
     assert round(sum(t.numel() for t in state.values()) / 1e6, 1) == 220.3
 

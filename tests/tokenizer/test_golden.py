@@ -64,7 +64,7 @@ def test_encode_gives_the_same_codes_and_embeddings(name, tokenizer, features, v
     torch.testing.assert_close(boxes, torch.tensor([case["box_normalised_xyxy"] for case in cases]), atol=1e-7, rtol=0)
     assert tokenizer.encode(features[name], masks).tolist() == [case["codes"] for case in cases]
     with torch.no_grad():
-        embeddings = tokenizer.embed_masks(features[name], masks, boxes)
+        embeddings = tokenizer.embed_masks(features[name], masks, boxes, torch.zeros(len(masks), dtype=torch.long))
     expected = torch.stack([vectors[f"{name}/{case['index']}/mask_embed"] for case in cases])
     torch.testing.assert_close(embeddings, expected, atol=1e-4, rtol=0)
 

@@ -87,7 +87,7 @@ def test_arrays_and_tensors_give_the_same_codes(tokenizer, features):
     masks = draw_masks(2, 2, 24, 24)
     codes = tokenizer.encode(features, masks)
     assert torch.equal(codes, tokenizer.encode(features, torch.from_numpy(masks)))
-    assert torch.equal(codes, tokenizer.encode(features, masks, normalised_boxes(torch.from_numpy(masks))))
+    assert torch.equal(codes, tokenizer.encode(features, iter(masks)))
     logits = tokenizer.decode(features, codes)
     assert torch.equal(logits, tokenizer.decode(features, codes.tolist()))
     assert torch.equal(logits, tokenizer.decode(features, codes.numpy()))
@@ -132,13 +132,25 @@ def test_features_of_several_images_are_refused(tokenizer):
 
 
 def test_masks_of_a_wrong_shape_are_refused(tokenizer, features):
-    with pytest.raises(ValueError, match=r"masks have shape \(8, 8\); expected \(N, H, W\)"):
+    with pytest.raises(ValueError, match=r"masks\[0\] has shape \(8,\); expected \(H, W\)"):
         tokenizer.encode(features, np.ones((8, 8), bool))
 
 
-def test_boxes_of_a_wrong_shape_are_refused(tokenizer, features):
-    with pytest.raises(ValueError, match=r"boxes have shape \(1, 4\); expected \(2, 4\)"):
-        tokenizer.encode(features, np.ones((2, 8, 8), bool), np.zeros((1, 4)))
+def test_masks_of_several_images_in_one_call_equal_those_of_one_image_each(tokenizer):
+    images = [draw_image(seed, 30, 40 + seed) for seed in range(3)]
+    masks = [draw_masks(seed, 9, 30, 40 + seed) for seed in range(3)]
+    features = tokenizer.embed_images(images)
+    owners = [number % 3 for number in range(27)]  # more than one pass
+    together = tokenizer.encode(features, [masks[k % 3][k // 3] for k in range(27)], owners)
+    for image in range(3):
+        assert torch.equal(together[image::3], tokenizer.encode(features[image], masks[image]))
+
+
+@pytest.mark.parametrize("owners", [[0], [0, 2], [0, -1]])
+def test_masks_without_an_image_are_refused(tokenizer, owners):
+    features = tokenizer.embed_images([draw_image(0, 8, 8)] * 2)
+    with pytest.raises(ValueError, match=r"no list of one number in 0\.\.1"):
+        tokenizer.encode(features, draw_masks(0, 2, 8, 8), owners)
 
 
 def test_a_missing_second_code_adds_nothing_and_stays_missing(tokenizer, features):

@@ -1,12 +1,19 @@
 """The training loop on a tiny tokenizer: it is repeatable, its parts are right, its phases come when they should."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
+from cyclegrpo.errors import DataError
 from cyclegrpo.tokenizer.params import TokenizerSizes, TokenizerTraining
-from cyclegrpo.tokenizer.train import mask_losses, ramp, resize_masks, train_mask_tokenizer
+from cyclegrpo.tokenizer.step import ramp
+from cyclegrpo.tokenizer.train import train_mask_tokenizer
 
 TINY = TokenizerSizes(
     image_size=64,
@@ -74,42 +81,110 @@ def test_a_phase_without_a_fade_is_whole_from_the_start():
     assert ramp(0.0, 0.0, 0.0) == 1.0
 
 
-def test_mask_losses_of_a_known_case():
-    # One of four pixels is inside; all logits are 0, so every probability is a half.
-    masks = torch.zeros(1, 1, 2, 2)
-    masks[..., 0, 0] = 1
-    bce, dice, iou = mask_losses(torch.zeros(1, 1, 2, 2), masks, 0.0)
-    assert bce.item() == pytest.approx(np.log(2))
-    assert dice.item() == pytest.approx(1 - (2 * 0.5 + 1) / (2 + 1 + 1))
-    assert iou.item() == 0.0
-
-
-def test_balance_gives_both_sides_of_a_mask_the_same_weight():
-    masks = torch.zeros(1, 1, 2, 2)
-    masks[..., 0, 0] = 1
-    logits = torch.full((1, 1, 2, 2), 2.0)
-    inside, outside = np.log1p(np.exp(-2.0)), np.log1p(np.exp(2.0))
-    assert mask_losses(logits, masks, 0.0)[0].item() == pytest.approx((inside + 3 * outside) / 4, rel=1e-5)
-    # Weights 3, 1, 1, 1 with a mean of 1.5.
-    assert mask_losses(logits, masks, 1.0)[0].item() == pytest.approx((3 * inside + 3 * outside) / 6, rel=1e-5)
-
-
-def test_a_right_mask_has_an_iou_of_one():
-    masks = torch.zeros(1, 2, 4, 4)
-    masks[0, 0, :2] = 1
-    masks[0, 1, :, :1] = 1
-    _, dice, iou = mask_losses(40 * masks - 20, masks, 0.0)
-    assert iou.item() == 1.0
-    assert dice.item() == pytest.approx(0.0, abs=1e-6)
-
-
-def test_masks_are_resized_only_where_their_size_differs():
-    masks = torch.rand(2, 4, 4)
-    assert resize_masks(masks, 4) is masks
-    assert torch.allclose(resize_masks(torch.ones(2, 8, 6), 4), torch.ones(2, 4, 4))
-
-
 @pytest.mark.parametrize("phase", ["fade", "quantize"])
 def test_a_phase_that_ends_before_it_starts_is_refused(phase):
     with pytest.raises(ValidationError, match=rf"{phase}_end_ratio is 0\.1; expected at least {phase}_start_ratio"):
         TokenizerTraining(**{f"{phase}_end_ratio": 0.1})
+
+
+def test_a_killed_run_ends_as_one_that_was_never_interrupted(tmp_path):
+    params = FEW_STEPS.model_copy(update={"num_steps": 8, "save_steps": 3})
+    whole, whole_curve = train_mask_tokenizer(draw_square, params, log_every=2)
+    calls = 0
+
+    def draw_and_die(rng, num_masks):
+        nonlocal calls
+        calls += 1
+        if calls > 2 * 7:  # in the eighth step; the last state is that of six
+            raise KeyboardInterrupt
+        return draw_square(rng, num_masks)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_mask_tokenizer(draw_and_die, params, log_every=2, checkpoint_dir=tmp_path / "states")
+    assert [path.name for path in (tmp_path / "states").glob("step-*")] == ["step-00000006"]
+    steps = []
+    again, curve = train_mask_tokenizer(
+        draw_square,
+        params,
+        log_every=2,
+        checkpoint_dir=tmp_path / "states",
+        on_row=lambda row: steps.append(row["step"]),
+    )
+    assert steps == [6, 7] and curve == whole_curve
+    for name, tensor in again.state_dict().items():
+        assert torch.equal(tensor, whole.state_dict()[name]), name
+    assert not (tmp_path / "states").exists()
+
+
+def test_the_state_of_another_run_is_refused(tmp_path):
+    params = FEW_STEPS.model_copy(update={"save_steps": 2})
+
+    def die(rng, num_masks, left=[7]):  # noqa: B006 - counts calls
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return draw_square(rng, num_masks)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_mask_tokenizer(die, params, checkpoint_dir=tmp_path)
+    other = params.model_copy(update={"learning_rate": 1e-4})
+    with pytest.raises(DataError, match="holds an unfinished training with other parameters"):
+        train_mask_tokenizer(draw_square, other, checkpoint_dir=tmp_path)
+
+
+def test_going_on_from_a_tokenizer_keeps_its_sizes_and_codebooks():
+    first, _ = train_mask_tokenizer(draw_square, FEW_STEPS)
+    weights = {name: tensor.clone() for name, tensor in first.state_dict().items()}
+    params = TokenizerTraining(num_steps=1, images_per_step=2, masks_per_image=2, learning_rate=1e-6, restart_ratio=0)
+    second, curve = train_mask_tokenizer(draw_square, params, tokenizer=first)
+    assert second.config.image_size == TINY.image_size
+    assert curve[0]["shape_iou"] == 0 and curve[0]["commitment"] > 0  # no phases
+    for name, tensor in second.state_dict().items():
+        assert torch.allclose(tensor, weights[name], atol=0.2 if "codebooks" in name else 1e-5), name
+
+
+def test_the_loss_can_be_taken_on_points():
+    params = FEW_STEPS.without_phases().model_copy(update={"num_points": 40})
+    _, curve = train_mask_tokenizer(draw_square, params, log_every=1)
+    again = train_mask_tokenizer(draw_square, params, log_every=1)[1]
+    assert curve == again and all(np.isfinite(row["loss"]) for row in curve)
+
+
+def test_two_processes_end_with_the_same_weights(tmp_path):
+    """Each draws its own images; gradients and codebooks are moved by all of them together."""
+    script = tmp_path / "two.py"
+    script.write_text(TWO_PROCESSES)
+    command = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
+    command += ["--mixed_precision", "no", "--dynamo_backend", "no", str(script), str(tmp_path)]
+    root = str(Path(__file__).parents[2])
+    environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    assert first["seen"] != second["seen"]
+    for name, tensor in first["weights"].items():
+        assert torch.equal(tensor, second["weights"][name]), name
+    alone, _ = train_mask_tokenizer(draw_square, FEW_STEPS.without_phases())
+    assert not torch.equal(alone.codebooks[0], first["weights"]["codebooks.0"])
+
+
+TWO_PROCESSES = """
+import sys
+import torch
+from accelerate import PartialState
+from cyclegrpo.tokenizer.train import train_mask_tokenizer
+from tests.tokenizer.test_train import FEW_STEPS, draw_square
+
+seen = []
+
+
+def draw(rng, num_masks):
+    image, masks = draw_square(rng, num_masks)
+    seen.append(image.shape[0])
+    return image, masks
+
+
+tokenizer, _ = train_mask_tokenizer(draw, FEW_STEPS.without_phases(), cpu=True)
+state = {"weights": tokenizer.state_dict(), "seen": seen}
+torch.save(state, f"{sys.argv[1]}/{PartialState().process_index}.pt")
+"""

@@ -110,7 +110,7 @@ def params(policy_dir, dataset_dir, tmp_path, rectangles, monkeypatch):
         return [AnswerScore(digest / 255, [], ()) for digest in digests]
 
     monkeypatch.setattr(run_module.MaskScorer, "score", made_up_score)
-    monkeypatch.setattr(run_module, "load_tokenizer", lambda folder, device: rectangles)
+    monkeypatch.setattr(run_module, "load_tokenizer", lambda folder, device, dtype: rectangles)
     source = {"name": "s", "format": "denseworld", "annotations": "a.json", "image_root": "i", "link_as": "s"}
     base = {
         "dataset_dir": dataset_dir,
