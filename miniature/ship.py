@@ -31,14 +31,17 @@ def measure_checkpoints(tokenizer_dir: Path, policy_dir: Path) -> dict[str, Any]
     `tokenizer.*` are IoUs after encode and decode by kind of region; `policy.*` are the figures of the stage evaluate.
     """
     from cyclegrpo.tokenizer import MaskTokenizer
-    from miniature.tokenizer import measure
+    from cyclegrpo.tokenizer.quality import score_masks, summarise
+    from miniature.tokenizer import heldout_examples
 
     params, miniature = load_params(), load_miniature_params()
     scenes = miniature.scenes
     few = scenes.tokenizer_heldout.model_copy(update={"num_scenes": NUM_SCENES})
     tokenizer = MaskTokenizer.from_pretrained(tokenizer_dir).eval()
     small = miniature.model_copy(update={"scenes": scenes.model_copy(update={"tokenizer_heldout": few})})
-    figures = {f"tokenizer.{kind}": value for kind, value in measure(tokenizer, small, params.crop)["iou"].items()}
+    scores = [score for example in heldout_examples(small, params.crop) for score in score_masks(tokenizer, example)]
+    kinds = summarise(scores, tokenizer.config.codebook_size)["by_kind"]
+    figures = {f"tokenizer.{kind}": value["mean"] for kind, value in kinds.items()}
     for name, value in _measure_policy(tokenizer, policy_dir, miniature).items():
         figures[f"policy.{name}"] = round(value, 4)
     return figures

@@ -7,29 +7,28 @@ are IoUs of masks after encode and decode, on scenes that no training draws, by 
 
 from __future__ import annotations
 
-import csv
-import io
-import sys
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
 from cyclegrpo.dataset.crops import cut_crop
-from cyclegrpo.files import write_json, write_text
+from cyclegrpo.files import write_json
 from cyclegrpo.params import Crop
-from cyclegrpo.regions.geometry import crop_window, mask_iou
-from cyclegrpo.tokenizer import MaskTokenizer
+from cyclegrpo.regions.geometry import crop_window
+from cyclegrpo.tokenizer.evaluate import evaluate_tokenizer
+from cyclegrpo.tokenizer.examples import MaskExample
+from cyclegrpo.tokenizer.run import tell_row, write_curve
 from cyclegrpo.tokenizer.train import round_to_half, save_half, train_mask_tokenizer
 from miniature.params import MiniatureParams
 from miniature.scene import Scene, draw_scene, part_mask, union_mask
 
 TOKENIZER_DIR = Path("data/miniature/tokenizer")
+CHECKPOINT_DIR = Path("data/miniature/tokenizer.checkpoints")
 RESULTS_DIR = Path("results/miniature/tokenizer")
 COMMAND = "python -m miniature.stages.tokenizer"
 KIND_RATIOS = {"whole": 0.22, "part": 0.55, "union": 0.23}
@@ -130,73 +129,37 @@ def draw_heldout(scene: Scene, rng: np.random.Generator) -> tuple[list[str], np.
     return kinds, np.stack(masks)
 
 
-def heldout_images(params: MiniatureParams, crop: Crop) -> Iterator[tuple[list[str], np.ndarray, np.ndarray]]:
-    """Kinds, image and masks of every held-out scene, each followed by the zoom-in crop of its first object."""
+def heldout_examples(params: MiniatureParams, crop: Crop) -> Iterator[MaskExample]:
+    """Every held-out scene, each followed by the zoom-in crop of its first object."""
     for seed in params.scenes.tokenizer_heldout.seeds:
         scene = draw_scene(seed)
         kinds, masks = draw_heldout(scene, np.random.default_rng([seed, 1]))
-        yield kinds, scene.image, masks
+        yield MaskExample(f"scene {seed}", scene.image, masks, tuple(kinds))
         mask = scene.objects[0].mask
         window = window_of(mask, crop)
         if window is not None:
             pixels, cropped = cut_crop(Image.fromarray(scene.image), mask, window, enlarge_to_px=crop.enlarge_to_px)
-            yield ["crop"], np.asarray(pixels), cropped[None]
-
-
-def measure(tokenizer: MaskTokenizer, params: MiniatureParams, crop: Crop) -> dict[str, Any]:
-    """Held-out IoU by kind of region, with both codes and with the first alone, and the use of each codebook."""
-    both: dict[str, list[float]] = {}
-    first: dict[str, list[float]] = {}
-    all_codes = []
-    for kinds, image, masks in heldout_images(params, crop):
-        features = tokenizer.embed_images([image])[0]
-        codes = tokenizer.encode(features, masks)
-        first_only = codes.clone()
-        first_only[:, 1:] = -1
-        height, width = masks.shape[1:]
-        again = tokenizer.decode_masks(features, torch.cat((codes, first_only)), height, width)
-        for index, kind in enumerate(kinds):
-            both.setdefault(kind, []).append(mask_iou(masks[index], again[index]))
-            first.setdefault(kind, []).append(mask_iou(masks[index], again[index + len(kinds)]))
-        all_codes.append(codes)
-    return {
-        "iou": {kind: _mean(values) for kind, values in both.items()},
-        "iou_first_code_alone": {kind: _mean(values) for kind, values in first.items()},
-        "codebooks": code_use(torch.cat(all_codes), tokenizer.config.codebook_size),
-    }
-
-
-def code_use(codes: torch.Tensor, codebook_size: int) -> list[dict[str, float]]:
-    """For each column of codes (N, L): how many different codes occur, and their entropy in bits.
-
-    >>> code_use(torch.tensor([[0, 5], [1, 5]]), 8)
-    [{'used': 2, 'entropy_bits': 1.0}, {'used': 1, 'entropy_bits': 0.0}]
-    """
-    use = []
-    for column in codes.unbind(1):
-        shares = torch.bincount(column, minlength=codebook_size).double() / len(column)
-        shares = shares[shares > 0]
-        entropy = abs(float(-(shares * shares.log2()).sum()))
-        use.append({"used": len(shares), "entropy_bits": round(entropy, 4)})
-    return use
+            yield MaskExample(f"crop of scene {seed}", np.asarray(pixels), cropped[None], ("crop",))
 
 
 def run_tokenizer(params: MiniatureParams, crop: Crop) -> TokenizerReport:
     """Train, measure and save the tokenizer; write metrics.json and curves.csv."""
     scenes = [draw_scene(seed) for seed in params.scenes.tokenizer.seeds]
-    started = time.monotonic()
-
-    def tell(row: dict[str, float]) -> None:
-        seconds = time.monotonic() - started
-        sys.stderr.write(f"step {row['step']}  loss {row['loss']:.3f}  iou {row['iou']:.3f}  {seconds:.0f} s\n")
-
-    tokenizer, curve = train_mask_tokenizer(RegionExamples(scenes, crop), params.tokenizer, on_row=tell)
-    seconds = time.monotonic() - started
+    clock = time.monotonic()
+    tokenizer, curve = train_mask_tokenizer(
+        RegionExamples(scenes, crop),
+        params.tokenizer,
+        checkpoint_dir=CHECKPOINT_DIR,
+        cpu=True,
+        on_row=lambda row: tell_row(row, clock),
+    )
+    seconds = time.monotonic() - clock
     round_to_half(tokenizer)
-    metrics = measure(tokenizer, params, crop)
+    evaluate_tokenizer(heldout_examples(params, crop), tokenizer, RESULTS_DIR)
     num_parameters = sum(weight.numel() for weight in tokenizer.parameters())
     save_half(tokenizer, TOKENIZER_DIR)
-    write_text(RESULTS_DIR / "curves.csv", _table_to_csv(curve))
+    write_curve(curve, RESULTS_DIR / "curves.csv")
+    metrics = json.loads((RESULTS_DIR / "metrics.json").read_text(encoding="utf-8"))
     settings = {
         "command": COMMAND,
         "num_parameters": num_parameters,
@@ -204,26 +167,14 @@ def run_tokenizer(params: MiniatureParams, crop: Crop) -> TokenizerReport:
         "seed": params.tokenizer.seed,
     }
     write_json(RESULTS_DIR / "metrics.json", {**metrics, **settings})
-    iou, books = metrics["iou"], metrics["codebooks"]
+    kinds, books = metrics["by_kind"], metrics["codebooks"]
     return TokenizerReport(
-        iou_whole=iou["whole"],
-        iou_parts=iou["part"],
-        iou_unions=iou["union"],
-        iou_crops=iou["crop"],
+        iou_whole=kinds["whole"]["mean"],
+        iou_parts=kinds["part"]["mean"],
+        iou_unions=kinds["union"]["mean"],
+        iou_crops=kinds["crop"]["mean"],
         num_first_codes=books[0]["used"],
         num_second_codes=books[1]["used"],
         num_parameters=num_parameters,
         seconds=round(seconds, 1),
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return round(float(np.mean(values)), 4)
-
-
-def _table_to_csv(rows: Sequence[dict[str, float]]) -> str:
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: round(value, 6) for name, value in row.items()} for row in rows)
-    return stream.getvalue()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from cyclegrpo.cli import pipeline, predict
+from cyclegrpo.cli import pipeline, predict, tokenizer
 
 app = typer.Typer(
     name="cyclegrpo",
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.add_typer(pipeline.app)
 app.add_typer(predict.app, name="predict")
+app.add_typer(tokenizer.app, name="tokenizer")
 
 
 def main() -> None:

@@ -17,8 +17,9 @@ from cyclegrpo.tokenizer.model import MaskTokenizer
 REFERENCE_PREFIX = "model.sam2_model."
 # Parts of SAM2's video memory and of the codebooks' training state, which are left behind.
 DROPPED = re.compile(
-    r"memory_attention\.|memory_encoder\.|mask_downsample\.|maskmem_tpos_enc$|no_mem_pos_enc$|no_obj_ptr$"
-    r"|no_obj_embed_spatial$|obj_ptr_proj\.|obj_ptr_tpos_proj\.|quantizer\.codebooks\.\d+\.(cluster_size_ema|embed_ema)$"
+    r"(memory_attention|memory_encoder|mask_downsample|obj_ptr_proj|obj_ptr_tpos_proj)(?=\.)"
+    r"|(maskmem_tpos_enc|no_mem_pos_enc|no_obj_ptr|no_obj_embed_spatial)$"
+    r"|quantizer\.codebooks\.\d+\.(cluster_size_ema|embed_ema)$"
 )
 # Only checkpoints with several mask tokens have these.
 MULTI_TOKEN = re.compile(r"(^|\.)(concate_mask_embeds|deconcate_quant_embed)\.")
@@ -105,7 +106,7 @@ def convert_state_dict(reference: Mapping[str, Tensor], config: MaskTokenizerCon
     unknown: list[str] = []
     for key, tensor in reference.items():
         name = key.removeprefix(REFERENCE_PREFIX)
-        if DROPPED.match(name):
+        if dropped_group(name) is not None:
             continue
         if match := POINT.fullmatch(name):
             points[int(match[1])] = tensor
@@ -123,6 +124,16 @@ def convert_state_dict(reference: Mapping[str, Tensor], config: MaskTokenizerCon
         converted[SHARED_POSITIONS] = positions.clone()
     _check_names(converted, unknown, config)
     return {name: tensor.to(torch.float32).contiguous() for name, tensor in converted.items()}
+
+
+def dropped_group(key: str) -> str | None:
+    """The part of the public model that a name belongs to if it is left behind, else None.
+
+    >>> dropped_group("model.sam2_model.memory_encoder.fuser.layers.0.gamma"), dropped_group("no_mem_embed")
+    ('memory_encoder', None)
+    """
+    match = DROPPED.match(key.removeprefix(REFERENCE_PREFIX))
+    return None if match is None else next(group for group in match.groups() if group is not None)
 
 
 def rename_key(name: str) -> str | None:

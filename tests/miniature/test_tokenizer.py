@@ -12,6 +12,7 @@ import torch
 from cyclegrpo.params import Crop
 from cyclegrpo.tokenizer import MaskTokenizer
 from cyclegrpo.tokenizer.params import TokenizerSizes, TokenizerTraining
+from cyclegrpo.tokenizer.quality import score_masks, summarise
 from miniature import tokenizer as stage
 from miniature.params import MiniatureParams, load_miniature_params
 from miniature.scene import draw_scene
@@ -70,14 +71,17 @@ def test_examples_hold_the_asked_number_of_masks_of_their_image_none_empty():
 def test_the_stage_leaves_a_tokenizer_that_gives_the_measured_figures(params, tmp_path, monkeypatch):
     monkeypatch.setattr(stage, "TOKENIZER_DIR", tmp_path / "tokenizer")
     monkeypatch.setattr(stage, "RESULTS_DIR", tmp_path / "results")
+    monkeypatch.setattr(stage, "CHECKPOINT_DIR", tmp_path / "checkpoints")
     report = stage.run_tokenizer(params, CROP)
     loaded = MaskTokenizer.from_pretrained(tmp_path / "tokenizer").eval()
     assert loaded.dtype == torch.float32
     metrics = json.loads((tmp_path / "results" / "metrics.json").read_text())
-    measured = stage.measure(loaded, params, CROP)
+    scores = [score for example in stage.heldout_examples(params, CROP) for score in score_masks(loaded, example)]
+    measured = summarise(scores, 8)
     assert measured == {name: metrics[name] for name in measured}
     assert metrics["seed"] == 0 and metrics["command"] == "python -m miniature.stages.tokenizer"
-    assert report.iou_whole == metrics["iou"]["whole"]
-    assert set(metrics["iou"]) == {"whole", "part", "union", "crop"}
+    assert report.iou_whole == metrics["by_kind"]["whole"]["mean"]
+    assert set(metrics["by_kind"]) == {"whole", "part", "union", "crop"}
+    assert (tmp_path / "results" / "worst.png").is_file()
     curve = (tmp_path / "results" / "curves.csv").read_text().splitlines()
     assert curve[0].startswith("step,learning_rate,loss") and len(curve) == 3

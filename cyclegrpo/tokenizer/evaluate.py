@@ -1,0 +1,173 @@
+"""Measuring a tokenizer on any source with true masks: figures, a table of every mask, a picture of the worst."""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from tqdm import tqdm
+
+from cyclegrpo.errors import DataError
+from cyclegrpo.files import atomic_path, write_json, write_text
+from cyclegrpo.params import Params
+from cyclegrpo.regions.geometry import mask_to_box
+from cyclegrpo.tokenizer.examples import MaskExample, SourceExamples
+from cyclegrpo.tokenizer.model import MaskTokenizer
+from cyclegrpo.tokenizer.quality import MaskScore, score_masks, summarise
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NUM_WORST = 12
+COLUMNS = 4
+WANTED, FOUND = "#111111", "#d0115c"
+
+
+@dataclass(frozen=True)
+class QualityReport:
+    """The figures that are printed; metrics.json has all of them."""
+
+    num_images: int
+    num_masks: int
+    iou_mean: float
+    iou_median: float
+    codes_used: str
+    entropy_bits: str
+    out: str
+
+
+@dataclass
+class _Worst:
+    """The masks that came back worst, with what is needed to draw them; at most `NUM_WORST` are held."""
+
+    heap: list[tuple[float, int, MaskScore, np.ndarray, np.ndarray]]
+    num_seen: int = 0
+
+    def add(self, scores: Sequence[MaskScore], example: MaskExample) -> None:
+        for score in scores:
+            self.num_seen += 1
+            if len(self.heap) < NUM_WORST or -score.iou > self.heap[0][0]:
+                item = (-score.iou, -self.num_seen, score, example.image, example.masks[score.number])
+                (heapq.heappush if len(self.heap) < NUM_WORST else heapq.heappushpop)(self.heap, item)
+
+    def sorted(self) -> list[tuple[MaskScore, np.ndarray, np.ndarray]]:
+        return [(score, image, mask) for _, _, score, image, mask in sorted(self.heap, key=lambda item: item[:2])[::-1]]
+
+
+def run_evaluate_tokenizer(
+    params: Params,
+    tokenizer: MaskTokenizer,
+    out: Path,
+    *,
+    names: Sequence[str] | None = None,
+    limit: int | None = None,
+) -> QualityReport:
+    """Measure a tokenizer on the sources of the params (see `SourceExamples` for `names` and `limit`).
+
+    Writes `metrics.json`, `masks.csv` (one line a mask) and `worst.png` to `out`.
+    """
+    examples = SourceExamples(params, names=names, limit=limit)
+    bar = tqdm(examples, total=len(examples), unit="image", disable=None, file=sys.stderr)
+    return evaluate_tokenizer(bar, tokenizer, out, skipped=examples.skipped)
+
+
+def evaluate_tokenizer(
+    examples: Iterable[MaskExample], tokenizer: MaskTokenizer, out: Path, *, skipped: dict[str, int] | None = None
+) -> QualityReport:
+    """The same on any images with masks; `skipped`, read at the end, goes into the metrics.
+
+    Raises DataError where there is no mask at all.
+    """
+    scores: list[MaskScore] = []
+    worst = _Worst([])
+    num_images = 0
+    for example in examples:
+        of_image = score_masks(tokenizer, example)
+        worst.add(of_image, example)
+        scores += of_image
+        num_images += 1
+    if not scores:
+        raise DataError("no mask could be measured; expected images with masks.", file=out)
+    metrics = summarise(scores, tokenizer.config.codebook_size)
+    described: dict[str, Any] = {"num_images": num_images, "skipped": dict(skipped or {})}
+    described["compute_dtype"] = str(tokenizer.compute_dtype).removeprefix("torch.")
+    write_text(out / "masks.csv", scores_to_table(scores).write_csv())
+    draw_worst(worst.sorted(), tokenizer, out / "worst.png")
+    write_json(out / "metrics.json", metrics | described)
+    return QualityReport(
+        num_images=num_images,
+        num_masks=len(scores),
+        iou_mean=metrics["all"]["mean"],
+        iou_median=metrics["all"]["median"],
+        codes_used=", ".join(f"{book['used']}" for book in metrics["codebooks"]),
+        entropy_bits=", ".join(f"{book['entropy_bits']:.2f}" for book in metrics["codebooks"]),
+        out=out.as_posix(),
+    )
+
+
+def scores_to_table(scores: Sequence[MaskScore]) -> pl.DataFrame:
+    """One row per mask: image, number, kind, area_px, area_ratio, code0, code1, ..., iou, iou_first_code."""
+    depth = len(scores[0].codes)
+    columns: dict[str, list[Any]] = {
+        "image": [score.name for score in scores],
+        "number": [score.number for score in scores],
+        "kind": [score.kind for score in scores],
+        "area_px": [score.area_px for score in scores],
+        "area_ratio": [round(score.area_ratio, 6) for score in scores],
+        **{f"code{level}": [score.codes[level] for score in scores] for level in range(depth)},
+        "iou": [round(score.iou, 4) for score in scores],
+        "iou_first_code": [round(score.iou_first_code, 4) for score in scores],
+    }
+    return pl.DataFrame(columns)
+
+
+def draw_worst(worst: Sequence[tuple[MaskScore, np.ndarray, np.ndarray]], tokenizer: MaskTokenizer, path: Path) -> None:
+    """A picture of masks that come back badly: the true outline dashed, what the codes decode to in red.
+
+    Args:
+        worst: for each mask its score, its image (H, W, 3) and itself (H, W).
+    """
+    from matplotlib.figure import Figure
+
+    num_lines = -(-len(worst) // COLUMNS)
+    figure = Figure(figsize=(3.4 * COLUMNS, 3.9 * num_lines), dpi=100)
+    panels = list(figure.subplots(num_lines, COLUMNS, squeeze=False).flat)
+    figure.suptitle("The masks that come back worst: true outline dashed, decoded one red", fontsize=13)
+    for panel in panels:
+        panel.set_axis_off()
+    for panel, (score, image, mask) in zip(panels, worst, strict=False):
+        height, width = mask.shape
+        features = tokenizer.embed_images([image])[0]
+        again = tokenizer.decode_masks(features, [score.codes], height, width)[0]
+        panel.imshow(image)
+        _outline(panel, again, "white", "solid", 4)
+        _outline(panel, again, FOUND, "solid", 2)
+        _outline(panel, mask, WANTED, "dashed", 1.5)
+        _look_at(panel, mask)
+        codes = " ".join(map(str, score.codes))
+        panel.set_title(f"IoU {score.iou:.2f}, {score.area_px} px, codes {codes}\n{score.name}"[:90], fontsize=8)
+    figure.tight_layout(rect=(0, 0, 1, 0.97), h_pad=1.5)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, metadata={"Software": None})
+
+
+def _outline(axes: Axes, mask: np.ndarray, color: str, style: str, width: float) -> None:
+    """The mask's outline; a rim of background lets one that touches the border close."""
+    if mask.any():
+        rows, columns = (np.arange(-1, side + 1) for side in mask.shape)
+        padded = np.pad(mask.astype(float), 1)
+        axes.contour(columns, rows, padded, [0.5], colors=color, linestyles=style, linewidths=width)
+
+
+def _look_at(axes: Axes, mask: np.ndarray) -> None:
+    """Show the part of the image around a mask, as much again on every side and at least a sixth of the image."""
+    x0, y0, x1, y1 = mask_to_box(mask) or (0, 0, *mask.shape[::-1])
+    margin = max(x1 - x0, y1 - y0, min(mask.shape) // 6)
+    axes.set_xlim(max(-1.5, x0 - margin), min(mask.shape[1] + 0.5, x1 + margin))
+    axes.set_ylim(min(mask.shape[0] + 0.5, y1 + margin), max(-1.5, y0 - margin))

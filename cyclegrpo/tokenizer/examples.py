@@ -1,0 +1,142 @@
+"""Images with masks, which the tokenizer is trained and measured on: of any source that has true masks.
+
+The order is that of the annotation files, and each image comes once with its distinct masks. What cannot be used is
+counted by reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from cyclegrpo.errors import DataError
+from cyclegrpo.images import load_image_below
+from cyclegrpo.params import Params, Source
+from cyclegrpo.regions.rle import Rle, rle_to_mask
+from cyclegrpo.sources import Skip, read_source
+
+
+@dataclass(frozen=True)
+class MaskExample:
+    """An image with masks of its regions.
+
+    Attributes:
+        name: which image this is, for messages and tables.
+        image: uint8 RGB (H, W, 3).
+        masks: bool (N, H, W), none of them empty.
+        kinds: what each mask is of (`whole`, `part`), or empty.
+    """
+
+    name: str
+    image: np.ndarray
+    masks: np.ndarray
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass
+class _Annotated:
+    """One image of a source and the masks that its records name, by their RLE."""
+
+    root: Path
+    image: str
+    size: tuple[int, int] | None
+    rles: dict[tuple[object, ...], Rle] = field(default_factory=dict)
+
+
+class SourceExamples:
+    """The images of some sources that have true masks; `len` many, each opened when it is asked for.
+
+    Args:
+        params: `base.sources`, and `check.max_pixels`.
+        names: which sources; None takes all.
+        limit: only so many images; None takes all.
+
+    `skipped` counts by reason what could not be used, as far as it has been met. Raises DataError where the sources
+    have no true mask at all.
+    """
+
+    def __init__(self, params: Params, *, names: Sequence[str] | None = None, limit: int | None = None) -> None:
+        self.max_pixels = params.check.max_pixels
+        self.skipped: Counter[str] = Counter()
+        found: dict[tuple[object, ...], _Annotated] = {}
+        sources = _chosen(params.base.sources, names)
+        for source in sources:
+            self._collect(source, found)
+        self.images = list(islice(found.values(), limit))
+        if not self.images:
+            shown = ", ".join(source.name for source in sources)
+            reasons = ", ".join(f"{count} {reason}" for reason, count in self.skipped.most_common()) or "no records"
+            raise DataError(f"no image with a true mask in {shown} ({reasons}); choose a source with masks.")
+
+    def _collect(self, source: Source, found: dict[tuple[object, ...], _Annotated]) -> None:
+        for record in read_source(source):
+            if isinstance(record, Skip):
+                self.skipped[record.reason] += 1
+                continue
+            for region in record.regions:
+                if region.rle is None:
+                    self.skipped["no_true_mask"] += 1
+                    continue
+                key = (source.name, record.image, record.size)
+                image = found.setdefault(key, _Annotated(source.image_root, record.image, record.size))
+                image.rles.setdefault((str(region.rle["counts"]), *region.rle["size"]), region.rle)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __iter__(self) -> Iterator[MaskExample]:
+        return (example for example in map(self.load, range(len(self))) if example is not None)
+
+    def load(self, index: int) -> MaskExample | None:
+        """The image of that number with its masks; None, and counted, where either cannot be used."""
+        annotated = self.images[index]
+        try:
+            image = load_image_below(
+                annotated.root, annotated.image, declared_size=annotated.size, max_pixels=self.max_pixels
+            )
+        except DataError:
+            self.skipped["image_unusable"] += 1
+            return None
+        masks = [
+            mask for rle in annotated.rles.values() if (mask := self._mask(rle, image.height, image.width)) is not None
+        ]
+        return MaskExample(annotated.image, np.asarray(image), np.stack(masks)) if masks else None
+
+    def _mask(self, rle: Rle, height: int, width: int) -> np.ndarray | None:
+        try:
+            mask = rle_to_mask(rle, height=height, width=width)
+        except DataError:
+            self.skipped["bad_rle"] += 1
+            return None
+        if not mask.any():
+            self.skipped["empty_mask"] += 1
+            return None
+        return mask
+
+    def draw(self, rng: np.random.Generator, num_masks: int) -> tuple[np.ndarray, np.ndarray]:
+        """A training example: an image, and so many of its masks, again from the first where it has fewer.
+
+        Raises DataError where a hundred images in a row cannot be used.
+        """
+        for _ in range(100):
+            example = self.load(int(rng.integers(len(self))))
+            if example is not None:
+                order = rng.permutation(len(example.masks))
+                return example.image, example.masks[np.resize(order, num_masks)]
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.skipped.most_common())
+        raise DataError(f"no usable image in a hundred draws ({reasons}); mend the source.")
+
+
+def _chosen(sources: Sequence[Source], names: Sequence[str] | None) -> list[Source]:
+    if not names:
+        return list(sources)
+    by_name = {source.name: source for source in sources}
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        raise DataError(f"no source is named {unknown[0]}; expected one of {', '.join(by_name)}.")
+    return [by_name[name] for name in names]
