@@ -51,7 +51,7 @@ from tests.test_params import write_params
         ({"train.optimise": "groundings", "train.reward.shuffle": True}, "train.reward.shuffle has no effect where train.optimise is groundings; remove it, or set optimise: both."),
         ({"train.optimise": "groundings", "train.reward.clean": False}, "train.reward.clean has no effect where train.optimise is groundings; remove it, or set optimise: both."),
         ({"train.optimise": "groundings"}, "train.prompts.no_target is 3, but train.optimise is groundings, and such questions are learned with the captions; set it to 0, or optimise: both."),
-        ({"train.optimise": "groundings", "train.prompts.no_target": 0}, "train.prompts.expression is 3, but train.optimise is groundings, and such questions are learned with the captions; set it to 0, or optimise: both."),
+        ({"train.optimise": "groundings", "train.prompts.no_target": 0}, "train.prompts.expression is 4, but train.optimise is groundings, and such questions are learned with the captions; set it to 0, or optimise: both."),
         ({"check.deep": True}, "check.deep is true, but there is no deep check yet; set it to false."),
         ({"evaluate.split": "train"}, "evaluate.split is train of data/miniature/raw/grefcoco/grefs(unc).json, which base.sources[1] trains on; set another split for one of them."),
         ({"evaluate.split": "train", "base.sources[1].annotations": "data/miniature/raw/x/../grefcoco/grefs(unc).json"}, "evaluate.split is train of data/miniature/raw/grefcoco/grefs(unc).json, which base.sources[1] trains on; set another split for one of them."),
