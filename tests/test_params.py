@@ -18,9 +18,10 @@ SHIPPED = ROOT / "params.yaml"
 
 # A new key is a decision: it is listed here, in params.yaml with a value, and in cyclegrpo/params.py with a meaning.
 KEYS = """
-base.seed base.region_space base.dataset_dir base.work_dir base.tokenizer base.policy base.device base.num_workers
-base.max_skip_ratio base.annotation_root base.sources[].name base.sources[].format base.sources[].annotations
-base.sources[].instances base.sources[].image_root base.sources[].link_as base.sources[].split base.sources[].kinds
+base.seed base.region_space base.dataset_dir base.work_dir base.tokenizer base.policy base.device base.tokenizer_dtype
+base.num_workers base.max_skip_ratio base.annotation_root base.sources[].name base.sources[].format
+base.sources[].annotations base.sources[].instances base.sources[].image_root base.sources[].link_as
+base.sources[].split base.sources[].kinds
 base.sources[].limit
 link.copy
 regions.min_area_px

@@ -50,13 +50,13 @@ from tests.test_params import write_params
         ({"train.optimise": "captions", "train.scale_groundings": "group"}, "train.scale_groundings has no effect where train.optimise is captions; remove it, or set optimise: both."),
         ({"train.optimise": "groundings", "train.reward.shuffle": True}, "train.reward.shuffle has no effect where train.optimise is groundings; remove it, or set optimise: both."),
         ({"train.optimise": "groundings", "train.reward.clean": False}, "train.reward.clean has no effect where train.optimise is groundings; remove it, or set optimise: both."),
-        ({"train.optimise": "groundings"}, "train.prompts.no_target is 3, but train.optimise is groundings, and such questions are learned with the captions; set it to 0, or optimise: both."),
+        ({"train.optimise": "groundings"}, "train.prompts.no_target is 4, but train.optimise is groundings, and such questions are learned with the captions; set it to 0, or optimise: both."),
         ({"train.optimise": "groundings", "train.prompts.no_target": 0}, "train.prompts.expression is 4, but train.optimise is groundings, and such questions are learned with the captions; set it to 0, or optimise: both."),
         ({"check.deep": True}, "check.deep is true, but there is no deep check yet; set it to false."),
         ({"evaluate.split": "train"}, "evaluate.split is train of data/miniature/raw/grefcoco/grefs(unc).json, which base.sources[1] trains on; set another split for one of them."),
         ({"evaluate.split": "train", "base.sources[1].annotations": "data/miniature/raw/x/../grefcoco/grefs(unc).json"}, "evaluate.split is train of data/miniature/raw/grefcoco/grefs(unc).json, which base.sources[1] trains on; set another split for one of them."),
         ({"train.prompts.caption": 0}, "train.prompts.caption is 0, so that there are no groundings to optimise; set optimise: captions."),
-        ({"base.sources[1].kinds": ["no_target"]}, "train.prompts.expression is 3, but no source has the kind expression; set it to 0."),
+        ({"base.sources[1].kinds": ["no_target"]}, "train.prompts.expression is 4, but no source has the kind expression; set it to 0."),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -58,7 +58,8 @@ def resolve_dtype(device: str, dtype: str) -> str:
     """
     if dtype != "auto":
         return dtype
-    return "bfloat16" if resolve_device(device).startswith("cuda") else "float32"
+    found = resolve_device(device) if device == "auto" else device
+    return "bfloat16" if found.startswith("cuda") else "float32"
 
 
 def embed_each(tokenizer: MaskTokenizer, images: Sequence[Image.Image]) -> list[ImageFeatures]:

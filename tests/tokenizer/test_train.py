@@ -154,10 +154,9 @@ def test_two_processes_end_with_the_same_weights(tmp_path):
     """Each draws its own images; gradients and codebooks are moved by all of them together."""
     script = tmp_path / "two.py"
     script.write_text(TWO_PROCESSES)
-    command = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"]
-    command += ["--mixed_precision", "no", "--dynamo_backend", "no", str(script), str(tmp_path)]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script), str(tmp_path)]
     root = str(Path(__file__).parents[2])
-    environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
