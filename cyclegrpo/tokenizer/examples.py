@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cyclegrpo.errors import DataError
+from cyclegrpo.errors import DataError, ParamsError
 from cyclegrpo.images import load_image_below
 from cyclegrpo.params import Params, Source
 from cyclegrpo.regions.rle import Rle, rle_to_mask
@@ -138,5 +138,5 @@ def _chosen(sources: Sequence[Source], names: Sequence[str] | None) -> list[Sour
     by_name = {source.name: source for source in sources}
     unknown = [name for name in names if name not in by_name]
     if unknown:
-        raise DataError(f"no source is named {unknown[0]}; expected one of {', '.join(by_name)}.")
+        raise ParamsError(f"no source is named {unknown[0]}; expected one of {', '.join(by_name)}.")
     return [by_name[name] for name in names]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cyclegrpo.errors import DataError
+from cyclegrpo.errors import DataError, ParamsError
 from cyclegrpo.tokenizer.examples import SourceExamples
 from tests.dataset.support import make_params, write_world
 
@@ -25,7 +25,7 @@ def test_sources_without_true_masks_are_refused(params):
     names = [source.name for source in params.base.sources]
     with pytest.raises(DataError, match=rf"no image with a true mask in {names[0]} \(.*no_true_mask\)"):
         SourceExamples(params, names=names[:1])
-    with pytest.raises(DataError, match="no source is named nobody; expected one of"):
+    with pytest.raises(ParamsError, match="no source is named nobody; expected one of"):
         SourceExamples(params, names=["nobody"])
 
 
