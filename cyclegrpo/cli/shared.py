@@ -47,6 +47,7 @@ def one_line_errors(command: Callable[..., int | None]) -> Callable[..., None]:
 
 
 def load(path: Path, *, records: int | None = None, steps: int | None = None, regions: int | None = None) -> Params:
+    """The checked params of a file, with the smaller loops that --limit asks for."""
     from cyclegrpo.params_file import limited, load_params
 
     return limited(load_params(path), records=records, steps=steps, regions=regions)
@@ -63,4 +64,5 @@ def show_report(name: str, result: Any, as_json: bool, folders: Mapping[str, Pat
 
 
 def print_json(value: Any) -> None:
+    """A result as JSON on standard output."""
     print(json.dumps(value, indent=2, default=str))

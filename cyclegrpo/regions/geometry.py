@@ -166,11 +166,7 @@ def mask_to_box_1000(mask: np.ndarray) -> Box:
     >>> mask_to_box_1000(np.eye(4, 5, k=1, dtype=bool))
     (200.0, 0.0, 1000.0, 1000.0)
     """
-    box = mask_to_box(mask)
-    if box is None:
-        raise ValueError("an empty mask has no box; expected at least one pixel.")
-    height, width = np.asarray(mask).shape
-    return box_image_to_1000(box, height, width)
+    return _box_to_1000(mask_to_box(mask), mask)
 
 
 def mask_to_prompt_box(mask: np.ndarray) -> Box:
@@ -184,7 +180,10 @@ def mask_to_prompt_box(mask: np.ndarray) -> Box:
     >>> mask_to_prompt_box(np.eye(4, 5, k=1, dtype=bool))
     (200.0, 0.0, 800.0, 750.0)
     """
-    box = mask_to_box_inclusive(mask)
+    return _box_to_1000(mask_to_box_inclusive(mask), mask)
+
+
+def _box_to_1000(box: Box | None, mask: np.ndarray) -> Box:
     if box is None:
         raise ValueError("an empty mask has no box; expected at least one pixel.")
     height, width = np.asarray(mask).shape
