@@ -29,6 +29,7 @@ _CODE = (
     "dataset/*.py",
     "regions/*.py",
     "tokenizer/config.py",
+    "tokenizer/mask_prompts.py",
     "tokenizer/model.py",
     "tokenizer/quantizer.py",
 )

@@ -21,7 +21,8 @@ from cyclegrpo.errors import DataError
 from cyclegrpo.files import atomic_path, digest, write_json
 from cyclegrpo.tokenizer.config import MaskTokenizerConfig, hiera_config
 from cyclegrpo.tokenizer.losses import resize_masks
-from cyclegrpo.tokenizer.model import MaskTokenizer, normalised_boxes
+from cyclegrpo.tokenizer.mask_prompts import normalised_boxes
+from cyclegrpo.tokenizer.model import MaskTokenizer
 from cyclegrpo.tokenizer.params import TokenizerSizes, TokenizerTraining
 from cyclegrpo.tokenizer.quantizer import CodebookAverages
 from cyclegrpo.tokenizer.step import TrainingStep, start_weights

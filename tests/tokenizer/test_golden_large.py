@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from cyclegrpo.tokenizer import MaskTokenizer
 from cyclegrpo.tokenizer.checkpoint import convert_checkpoint
-from cyclegrpo.tokenizer.model import normalised_boxes
+from cyclegrpo.tokenizer.mask_prompts import normalised_boxes
 from tests.tokenizer.test_golden import GOLDEN, read_mask
 
 FOLDER = GOLDEN / "large_seeded"

@@ -6,7 +6,8 @@ import torch
 from PIL import Image
 
 from cyclegrpo.tokenizer import ImageFeatures, MaskTokenizer, MaskTokenizerConfig
-from cyclegrpo.tokenizer.model import MASKS_PER_PASS, normalised_boxes
+from cyclegrpo.tokenizer.mask_prompts import normalised_boxes
+from cyclegrpo.tokenizer.model import MASKS_PER_PASS
 from cyclegrpo.tokenizer.train import round_to_half, save_half
 
 SIDE = 16  # of the logits of the tiny config

@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from cyclegrpo.tokenizer import MaskTokenizer, hiera_config
-from cyclegrpo.tokenizer.model import normalised_boxes
+from cyclegrpo.tokenizer.mask_prompts import normalised_boxes
 
 FILE = Path(__file__).parent / "vectors.safetensors"
 SIZES = ((97, 131), (64, 64), (120, 40))
