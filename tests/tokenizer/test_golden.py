@@ -24,7 +24,7 @@ IMAGES = ("a_97x131", "b_256x256", "c_300x200", "d_64x500")
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """As the vectors were made: a pixel lies 6e-5 from the threshold, and more threads add up in another order."""
+    """One pixel lies 6e-5 from the threshold, and two threads add up in another order than one."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
