@@ -20,6 +20,7 @@ from cyclegrpo.errors import DataError
 from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
 from cyclegrpo.regions.spaces import IMAGE
 from cyclegrpo.regions.tokens import all_token_strings
+from cyclegrpo.vision import look_once
 
 END_OF_TURN = ("<|im_end|>", "<|endoftext|>")
 
@@ -53,6 +54,14 @@ def load_processor(path: Path) -> Any:
     processor = AutoProcessor.from_pretrained(path)
     processor.tokenizer.padding_side = "left"
     return processor
+
+
+def load_model(path: Path, dtype: torch.dtype) -> Any:
+    """The model of the policy saved in a directory, on the CPU; it looks once at every image of a batch."""
+    with bars_on_terminals_only():
+        model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype)
+    look_once(model)
+    return model
 
 
 def require_mask_tokens(path: Path, processor: Any, *, codebook_size: int, special_ok: bool = False) -> None:
@@ -130,9 +139,7 @@ class Policy:
             require_mask_tokens(path, processor, codebook_size=codebook_size, special_ok=True)
         device = resolve_device(device)
         dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
-        with bars_on_terminals_only():
-            model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype).to(device)
-        return cls(model, processor)
+        return cls(load_model(path, dtype).to(device), processor)
 
     def encode(self, prompts: Sequence[str], images: Sequence[Sequence[Image.Image]]) -> Any:
         """The processor's batch for some prompts, on the model's device: left-padded token ids and image patches."""

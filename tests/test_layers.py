@@ -29,9 +29,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sources": {"errors", "files", "params", "regions"},
     "tokenizer": {"errors", "files", "images", "loading", "params", "params_file", "regions", "sources"},
     "dataset": {"errors", "files", "images", "loading", "params", "regions", "sources", "tokenizer"},
-    "policy": {"errors", "files", "loading", "regions"},
+    "vision": set(),
+    "policy": {"errors", "files", "loading", "regions", "vision"},
 }
-MAY_IMPORT["training"] = {*MAY_IMPORT["dataset"], "dataset", "policy", "rewards"}
+MAY_IMPORT["training"] = {*MAY_IMPORT["dataset"], "dataset", "policy", "rewards", "vision"}
 MAY_IMPORT["evaluation"] = {*MAY_IMPORT["dataset"], "dataset", "policy", "rewards"}
 MAY_IMPORT["explorer"] = {"errors", "files", "params", "regions"}
 MAY_IMPORT["predict"] = {*MAY_IMPORT["evaluation"], "evaluation"}

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from PIL import Image
-from transformers import AutoModelForImageTextToText, PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig
@@ -31,7 +31,7 @@ from cyclegrpo.files import digest, sha256_file, write_json
 from cyclegrpo.images import MAX_PIXELS, load_image_below
 from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
 from cyclegrpo.params import Params, Train
-from cyclegrpo.policy import load_processor, prompt_to_messages, require_mask_tokens, save_policy
+from cyclegrpo.policy import load_model, load_processor, prompt_to_messages, require_mask_tokens, save_policy
 from cyclegrpo.regions.spaces import BOX, RegionSpace, space
 from cyclegrpo.tokenizer import MaskTokenizer
 from cyclegrpo.training.curve import CurveWriter, summary, training_rows
@@ -127,7 +127,7 @@ def build_trainer(
     if tokenizer is not None:
         require_mask_tokens(base.policy, processor, codebook_size=tokenizer.config.codebook_size)
         scorer = MaskScorer(tokenizer, train.reward)
-    model = AutoModelForImageTextToText.from_pretrained(base.policy, dtype=torch.float32)
+    model = load_model(base.policy, torch.float32)
     if train.freeze_vision:
         model.model.visual.requires_grad_(False)
     trainer = CycleGRPOTrainer(
@@ -173,7 +173,9 @@ def draws_dataset(draws: list[Draw], dataset_dir: Path, *, max_pixels: int = MAX
 
     def load(rows: dict[str, list[int]]) -> dict[str, list[Any]]:
         chosen = [draws[index] for index in rows["index"]]
-        images = [_open_images(draw, dataset_dir, max_pixels) for draw in chosen]
+        # A draw comes G times in a batch; its images are opened once.
+        opened = {index: _open_images(draws[index], dataset_dir, max_pixels) for index in set(rows["index"])}
+        images = [opened[index] for index in rows["index"]]
         prompts = [prompt_to_messages(draw.prompt, loaded) for draw, loaded in zip(chosen, images, strict=True)]
         return {"prompt": prompts, "draw": chosen, "whole_image": [loaded[0] for loaded in images]}
 

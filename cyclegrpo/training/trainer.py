@@ -44,6 +44,7 @@ from cyclegrpo.rewards.grounding import format_score, grounding_reward, no_repea
 from cyclegrpo.training.answers import Answers, Batch, Question, micro_batches
 from cyclegrpo.training.draws import Draw
 from cyclegrpo.training.scoring import AnswerScore, Scorer
+from cyclegrpo.vision import look_once
 
 
 class CycleGRPOTrainer(GRPOTrainer):
@@ -66,6 +67,8 @@ class CycleGRPOTrainer(GRPOTrainer):
         self.learns_to_locate = params.optimise != "captions" and params.locate_with == "policy"
         self._texts: list[str] = []
         super().__init__(reward_funcs=[self._keep_texts], args=args, **kwargs)
+        if self.ref_model is not None:  # TRL loads it itself
+            look_once(self.accelerator.unwrap_model(self.ref_model))
 
     # The loop: one optimizer step
 

@@ -23,6 +23,20 @@ def build(params, rectangles, tmp_path):
     return build_trainer(params, draws, rectangles, tmp_path / "checkpoints", []), draws
 
 
+def test_policy_and_reference_look_once_at_the_image_of_many_answers(params, rectangles, tmp_path):
+    trainer, draws = build(params, rectangles, tmp_path)
+    seen = {"policy": [], "reference": []}
+    for name, model in (("policy", trainer.model), ("reference", trainer.ref_model)):
+        tower = model.model.visual
+        tower.blocks[0].register_forward_pre_hook(lambda _, args, name=name: seen[name].append(len(args[0])))
+    question = next(trainer.train_dataset[i] for i, draw in enumerate(draws) if draw.task == "caption")
+    images = [part["image"] for part in question["prompt"][0]["content"] if part["type"] == "image"]
+    once = trainer.processing_class.image_processor(images, return_tensors="pt")["image_grid_thw"].prod(1).sum().item()
+    trainer._answer("captions", [question] * 4, 4)
+    assert seen["policy"] and set(seen["policy"]) == {once}
+    assert seen["reference"] and set(seen["reference"]) == {once}
+
+
 def with_base(params, **changes):
     return params.model_copy(update={"base": params.base.model_copy(update=changes)})
 
