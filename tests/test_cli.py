@@ -221,6 +221,12 @@ def test_errors_are_one_line(calls: Calls, params: str, error: BaseException, co
     assert result.stderr == message and result.stdout == ""
 
 
+@pytest.mark.parametrize("command", [["train"], ["tokenizer", "evaluate"]])
+def test_errors_begin_with_the_command_as_it_is_typed(command: list[str]) -> None:
+    result = invoke(*command, "--params", "nowhere.yaml")
+    assert result.stderr.startswith(f"cyclegrpo {' '.join(command)}: error: nowhere.yaml: no such file")
+
+
 def test_a_fault_of_ours_keeps_its_traceback(calls: Calls, params: str) -> None:
     calls.result = ZeroDivisionError("ours")
     assert isinstance(invoke("train", "--params", params).exception, ZeroDivisionError)

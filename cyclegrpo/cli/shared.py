@@ -36,12 +36,13 @@ def picture_option(what: str) -> Any:
     return typer.Option("--out", metavar="FILE", callback=picture_path, help=what)
 
 
-def one_line_errors(command: Callable[..., int | None]) -> Callable[..., None]:
-    """The command, with its errors as one line on standard error and its result as the process's exit code."""
+def one_line_errors(command: Callable[..., int | None], group: str = "") -> Callable[..., None]:
+    """The command (of a group of commands), its errors one line on standard error, its result the exit code."""
+    name = " ".join(filter(None, ["cyclegrpo", group, command.__name__]))
 
     @functools.wraps(command)
     def guarded_command(*args: Any, **kwargs: Any) -> None:
-        raise typer.Exit(guarded(f"cyclegrpo {command.__name__}", lambda: command(*args, **kwargs)))
+        raise typer.Exit(guarded(name, lambda: command(*args, **kwargs)))
 
     return guarded_command
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +10,12 @@ import typer
 
 from cyclegrpo.cli.shared import PARAMS, AsJson, ParamsFile, load, one_line_errors, show_report
 
+tokenizer_command = functools.partial(one_line_errors, group="tokenizer")
 app = typer.Typer(no_args_is_help=True, help="The mask tokenizer: convert public weights, measure, train.")
 
 
 @app.command()
-@one_line_errors
+@tokenizer_command
 def convert(
     mask_tokenizer: Annotated[
         Path,
@@ -57,7 +59,7 @@ def convert(
 
 
 @app.command()
-@one_line_errors
+@tokenizer_command
 def info(
     folder: Annotated[Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="A tokenizer's folder.")],
     as_json: AsJson = False,
@@ -75,7 +77,7 @@ Limit = Annotated[int | None, typer.Option(min=1, help="Only so many images.")]
 
 
 @app.command()
-@one_line_errors
+@tokenizer_command
 def evaluate(
     folder: Annotated[
         Path | None,
@@ -103,7 +105,7 @@ def evaluate(
 
 
 @app.command()
-@one_line_errors
+@tokenizer_command
 def train(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="The folder to write.")],
     settings: Annotated[

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from cyclegrpo.params import Base
     from cyclegrpo.tokenizer import ImageFeatures, MaskTokenizer
 
-IMAGES_PER_PASS = 16
-"""Images in one pass of the image encoder, where no parameter says otherwise: bounds memory."""
-
 OpenTokenizer = Callable[[], "MaskTokenizer"]
 
 
@@ -63,12 +60,8 @@ def resolve_dtype(device: str, dtype: str) -> str:
 
 
 def embed_each(tokenizer: MaskTokenizer, images: Sequence[Image.Image]) -> list[ImageFeatures]:
-    """The features of every image, each of one image, in order; at most `IMAGES_PER_PASS` are encoded at a time."""
-    features: list[ImageFeatures] = []
-    for start in range(0, len(images), IMAGES_PER_PASS):
-        batch = tokenizer.embed_images(images[start : start + IMAGES_PER_PASS])
-        features += [batch[i] for i in range(len(batch))]
-    return features
+    """The features of every image, each of one image, in order; none of none."""
+    return list(tokenizer.embed_images(images)) if images else []
 
 
 def masks_to_tokens(

@@ -33,6 +33,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 # What bounds memory, whatever the number of masks and the size of the image; more at a time is not faster on a CPU.
 MASKS_PER_PASS = 16  # of mask encoder and mask decoder: 0.7 GB with the large model
 PIXELS_PER_RESIZE = 1 << 24  # of masks at the image's size: 64 MB as float32
+PIXELS_PER_EMBEDDING = {"cpu": 1 << 20, "cuda": 1 << 23}  # of encoder input; 1 << 20: one image of a released model
 
 Codes = np.ndarray | Tensor | Sequence[Sequence[int]]
 
@@ -49,12 +50,25 @@ class ImageFeatures:
     def __len__(self) -> int:
         return self.maps[0].shape[0]
 
+    def __iter__(self) -> "Iterator[ImageFeatures]":
+        return (self[index] for index in range(len(self)))
+
     def __getitem__(self, index: int) -> "ImageFeatures":
         if not -len(self) <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         index %= len(self)
         high, middle, low = self.maps
         return ImageFeatures((high[index : index + 1], middle[index : index + 1], low[index : index + 1]))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["ImageFeatures"]) -> "ImageFeatures":
+        """Those of all parts, in order. Raises ValueError where there is no part."""
+        if not parts:
+            raise ValueError("no images to embed; expected one or more.")
+        if len(parts) == 1:
+            return parts[0]
+        high, middle, low = (torch.cat(maps) for maps in zip(*(part.maps for part in parts), strict=True))
+        return cls((high, middle, low))
 
     def scaled(self, factor: float) -> "ImageFeatures":
         """The same features times a factor (training fades the image in)."""
@@ -125,10 +139,17 @@ class MaskTokenizer(PreTrainedModel):
         return torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32)
 
     def embed_images(self, images: Sequence[Image.Image | np.ndarray]) -> ImageFeatures:
-        """Features of a batch of RGB images (PIL, or uint8 (H, W, 3)), each of any size; all in one pass."""
-        pixels = torch.stack([self.image_to_pixels(image) for image in images])
-        with torch.no_grad(), self.autocast():
-            return self.image_features(pixels.to(self.device))
+        """Features of RGB images (PIL, or uint8 (H, W, 3)), each of any size; several go through the encoder at once
+        where memory allows it. Raises ValueError where there are none.
+        """
+        budget = PIXELS_PER_EMBEDDING.get(self.device.type, PIXELS_PER_EMBEDDING["cpu"])
+        images_per_pass = max(1, budget // self.config.image_size**2)
+        parts = []
+        for start in range(0, len(images), images_per_pass):
+            pixels = torch.stack([self.image_to_pixels(image) for image in images[start : start + images_per_pass]])
+            with torch.no_grad(), self.autocast():
+                parts.append(self.image_features(pixels.to(self.device)))
+        return ImageFeatures.concatenate(parts)
 
     def encode(
         self,

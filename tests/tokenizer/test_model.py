@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from cyclegrpo.tokenizer import ImageFeatures, MaskTokenizer, MaskTokenizerConfig
+from cyclegrpo.tokenizer import model as model_module
 from cyclegrpo.tokenizer.mask_prompts import normalised_boxes
 from cyclegrpo.tokenizer.model import MASKS_PER_PASS
 from cyclegrpo.tokenizer.train import round_to_half, save_half
@@ -54,6 +55,26 @@ def test_a_batch_of_images_equals_one_by_one(tokenizer):
     for index, image in enumerate(images):
         for batched, alone in zip(together[index].maps, tokenizer.embed_images([image]).maps, strict=True):
             torch.testing.assert_close(batched, alone, atol=1e-5, rtol=1e-5)
+
+
+def test_passes_of_the_encoder_hold_no_more_pixels_than_memory_allows(tokenizer, monkeypatch):
+    images = [draw_image(seed, 30, 70) for seed in range(5)]
+    together, passes = tokenizer.embed_images(images), []
+    encode = tokenizer.image_features
+    monkeypatch.setattr(tokenizer, "image_features", lambda pixels: passes.append(len(pixels)) or encode(pixels))
+    for budget, expected in ((2 * tokenizer.config.image_size**2, [2, 2, 1]), (1, [1] * 5)):
+        monkeypatch.setitem(model_module.PIXELS_PER_EMBEDDING, "cpu", budget)
+        passes.clear()
+        parted = tokenizer.embed_images(images)
+        assert passes == expected
+        for ours, theirs in zip(parted.maps, together.maps, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    assert [len(one) for one in parted] == [1] * 5
+
+
+def test_no_images_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="no images"):
+        tokenizer.embed_images([])
 
 
 def test_an_image_is_the_same_as_pil_and_as_array_and_its_mode_does_not_matter(tokenizer):
