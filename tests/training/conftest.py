@@ -28,11 +28,10 @@ class RectangleTokenizer:
 
     def __init__(self) -> None:
         self.config = SimpleNamespace(image_size=SIDE, codebook_size=256, codebook_depth=2, mask_threshold=0.0)
-        self.num_encoded = self.num_decoded = self.largest_pass = 0
+        self.num_encoded = self.num_decoded = 0
 
     def embed_images(self, images):
         self.num_encoded += len(images)
-        self.largest_pass = max(self.largest_pass, len(images))
         return list(range(len(images)))
 
     def decode_masks(self, features, codes, height, width):
