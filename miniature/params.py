@@ -118,6 +118,7 @@ class ColdStart(Section):
     learning_rate: float = Field(gt=0.0)
     images_per_step: int = Field(ge=1, description="Scenes per step.")
     describe_turns: int = Field(ge=1, description="Descriptions per scene and step.")
+    attributes_ratio: Ratio = Field(description="Share of these that are asked for all attributes by name.")
     zoom_ratio: Ratio = Field(description="Share of descriptions that come with the zoom-in crop.")
     locate_pairs: int = Field(
         ge=0,

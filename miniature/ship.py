@@ -89,10 +89,18 @@ def _measure_policy(tokenizer: Any, policy_dir: Path, miniature: MiniatureParams
 
 
 def ship(tokenizer_dir: Path, policy_dir: Path) -> dict[str, Any]:
-    """Copy both folders to `checkpoints/` and write their figures beside them; returns the figures."""
+    """Copy both folders to `checkpoints/` and write their figures beside them; returns the figures.
+
+    A folder that is there already (the shipped tokenizer, say, beside a new policy) stays as it is.
+    """
     for name, folder in (("tokenizer", tokenizer_dir), ("policy", policy_dir)):
-        shutil.rmtree(CHECKPOINTS / name, ignore_errors=True)
-        shutil.copytree(folder, CHECKPOINTS / name)
+        shipped, unfinished = CHECKPOINTS / name, CHECKPOINTS / f".{name}.unfinished"
+        if folder.resolve() == shipped.resolve():
+            continue
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(folder, unfinished)
+        shutil.rmtree(shipped, ignore_errors=True)
+        unfinished.rename(shipped)
     figures = measure_checkpoints(CHECKPOINTS / "tokenizer", CHECKPOINTS / "policy")
     miniature = load_miniature_params()
     seeds = {"tokenizer": miniature.tokenizer.seed, "policy": miniature.coldstart.seed}

@@ -18,11 +18,15 @@ from cyclegrpo.regions.spaces import MASK
 from miniature.expressions import draw_caption, draw_expression, draw_near_miss, draw_no_target
 from miniature.known import KnownScene
 from miniature.params import ColdStart
-from miniature.scene import caption_of
+from miniature.scene import VOCABULARY, caption_of
 
 IGNORE = -100
 NO_ANSWERS = ("null", NO_TARGET)
 """What the cycle's prompt and the questions of gRefCOCO rows are answered where nothing fits."""
+
+DESCRIBE_QUESTION = MASK.describe_template.partition("{region}")[0]
+ATTRIBUTES_QUESTION = "<image>\nWhat are the size, color, shape, row and column of the following region? "
+"""Asked instead of it about a region's attributes, all of which the answer names."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ def draw_turns(
 
     Most descriptions are short and often ambiguous, of small objects often no more than `the object`; some
     (`detailed_ratio`) name nearly every attribute, so that the policy can say both, and reinforcement has something to
-    choose from.
+    choose from. In the place of some (`attributes_ratio`) the attributes are asked for by name: what a region looks
+    like is known to the policy, as to any larger model, though its descriptions seldom say it.
     Pairs of groundings differ in one word, which decides whether anything fits: without them the policy does not learn
     to compare every word. Groundings alternate between the cycle's prompt (answer `null` where nothing fits) and the
     questions of gRefCOCO rows (answer `No target.`).
@@ -52,20 +57,7 @@ def draw_turns(
     """
     scene, turns = known.scene, []
     crop_indices: dict[int, int] = {}
-    for _ in range(params.describe_turns):
-        target = int(rng.integers(len(scene.objects)))
-        is_detailed = rng.random() < params.detailed_ratio
-        named = params.detailed_words if is_detailed else params.caption_words.of(scene.objects[target].size)
-        words = draw_caption(scene, target, rng, named)
-        known_object = known.objects[target]
-        if known_object.crop is None or rng.random() >= params.zoom_ratio:
-            turns.append(Turn(MASK.describe(known_object.token), (image_index,), caption_of(words)))
-            continue
-        if target not in crop_indices:
-            crop_indices[target] = len(images)
-            images.append(known_object.crop)
-        prompt = MASK.describe(known_object.token, known_object.crop_token)
-        turns.append(Turn(prompt, (image_index, crop_indices[target]), caption_of(words)))
+    turns += [_describe(known, image_index, images, crop_indices, params, rng) for _ in range(params.describe_turns)]
     for number in range(params.locate_turns):
         if rng.random() < params.no_target_ratio:
             turns.append(_locate(draw_no_target(scene, rng, params.expression_words), None, image_index, number, rng))
@@ -78,6 +70,38 @@ def draw_turns(
         turns.append(_locate(words, known.objects[target].token, image_index, number, rng))
         turns.append(_locate(missing, None, image_index, number, rng))
     return turns
+
+
+def _describe(
+    known: KnownScene,
+    image_index: int,
+    images: list[Image.Image],
+    crop_indices: dict[int, int],
+    params: ColdStart,
+    rng: np.random.Generator,
+) -> Turn:
+    """One description, or the attributes, of an object drawn at random, with its crop or without.
+
+    Args:
+        crop_indices: of the scene's objects whose crops are among the images already; the object drawn is added.
+    """
+    target = int(rng.integers(len(known.scene.objects)))
+    scene_object, known_object = known.scene.objects[target], known.objects[target]
+    is_asked = rng.random() < params.attributes_ratio
+    is_detailed = rng.random() < params.detailed_ratio
+    named = params.detailed_words if is_detailed else params.caption_words.of(scene_object.size)
+    words = {a: scene_object.word(a) for a in VOCABULARY} if is_asked else draw_caption(known.scene, target, rng, named)
+    shown: tuple[int, ...] = (image_index,)
+    prompt = MASK.describe(known_object.token)
+    if known_object.crop is not None and rng.random() < params.zoom_ratio:
+        if target not in crop_indices:
+            crop_indices[target] = len(images)
+            images.append(known_object.crop)
+        shown = (image_index, crop_indices[target])
+        prompt = MASK.describe(known_object.token, known_object.crop_token)
+    if is_asked:
+        prompt = prompt.replace(DESCRIBE_QUESTION, ATTRIBUTES_QUESTION)
+    return Turn(prompt, shown, caption_of(words))
 
 
 def _locate(words: dict[str, str], token: str | None, image_index: int, number: int, rng: np.random.Generator) -> Turn:
@@ -139,6 +163,7 @@ def fixed_sentences() -> list[str]:
     """
     templates = [MASK.describe("{region}", "{crop}"), MASK.locate("{description}")]
     templates += [question_prompt(question) for question in QUESTIONS["mask"]]
+    templates.append(f"{ATTRIBUTES_QUESTION}{{region}}")
     pieces = {"user\n", "assistant\n"}
     for template in templates:
         for text in re.split(r"<image>\n?|\{region\}|\{crop\}|\{description\}", template):

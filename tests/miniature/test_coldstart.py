@@ -16,7 +16,15 @@ from cyclegrpo.regions.tokens import codes_to_token
 from miniature.coldstart import answer_loss, naming_loss, new_policy, train_cold_start
 from miniature.known import know_scenes
 from miniature.params import load_miniature_params
-from miniature.turns import IGNORE, TurnEncoder, draw_turns, fixed_sentences
+from miniature.scene import VOCABULARY, caption_of
+from miniature.turns import (
+    ATTRIBUTES_QUESTION,
+    DESCRIBE_QUESTION,
+    IGNORE,
+    TurnEncoder,
+    draw_turns,
+    fixed_sentences,
+)
 
 CROP = Crop(min_side_px=32, enlarge_to_px=96)
 
@@ -74,15 +82,20 @@ def test_turns_ask_with_the_prompts_of_the_pipeline(scenes, settings):
     assert len(turns) == 40 * (settings.describe_turns + settings.locate_turns + 2 * settings.locate_pairs)
     tokens = {o.token for o in known.objects}
     locate_prefix = MASK.locate("")[:100]
+    descriptions = {caption_of({a: o.word(a) for a in VOCABULARY}) for o in known.scene.objects}
     for turn in turns:
         assert turn.prompt.count("<image>") == len(turn.images)
         if turn.prompt.startswith(locate_prefix):
             assert turn.answer in tokens | {"null"}
-        elif "description of the following region" in turn.prompt:
+        elif turn.prompt.startswith((DESCRIBE_QUESTION, ATTRIBUTES_QUESTION)):
             assert turn.answer.startswith("the ")
+            if turn.prompt.startswith(ATTRIBUTES_QUESTION):
+                assert turn.answer in descriptions
             assert len(turn.images) == 1 or images[turn.images[1]] in [o.crop for o in known.objects]
         else:
             assert turn.answer in tokens | {"No target."}
+    asked = sum(turn.prompt.startswith(ATTRIBUTES_QUESTION) for turn in turns) / (40 * settings.describe_turns)
+    assert asked == pytest.approx(settings.attributes_ratio, abs=0.15)
 
 
 def test_prompts_stay_short_and_survive_the_tokenizer(policy):
@@ -90,6 +103,7 @@ def test_prompts_stay_short_and_survive_the_tokenizer(policy):
     token = codes_to_token(3, 200)
     for prompt in (
         MASK.describe(token, token),
+        MASK.describe(token, token).replace(DESCRIBE_QUESTION, ATTRIBUTES_QUESTION),
         MASK.locate("the small red circle at the top left"),
         ask_expression("the blue square", "r/1"),
     ):

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from miniature.ship import CHECKPOINTS, METRICS, measure_checkpoints
+from miniature import ship as ship_module
+from miniature.ship import CHECKPOINTS, METRICS, measure_checkpoints, ship
 
 
 def test_the_shipped_checkpoints_have_their_recorded_metrics():
@@ -29,3 +30,18 @@ def test_the_cold_start_is_good_enough_to_begin_with_and_leaves_room():
     assert figures["tokenizer.whole"] >= 0.90
     assert figures["policy.true"] >= 0.9
     assert figures["policy.unambiguous"] <= 0.45
+
+
+def test_shipping_again_what_is_shipped_keeps_it(tmp_path, monkeypatch):
+    shipped, new = tmp_path / "checkpoints", tmp_path / "policy"
+    for folder, text in ((shipped / "tokenizer", "same"), (shipped / "policy", "old"), (new, "new")):
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_text(text)
+    monkeypatch.setattr(ship_module, "CHECKPOINTS", shipped)
+    monkeypatch.setattr(ship_module, "measure_checkpoints", lambda tokenizer, policy: {"policy.true": 1.0})
+    ship(shipped / "tokenizer", new)
+    assert [(shipped / name / "model.safetensors").read_text() for name in ("tokenizer", "policy")] == ["same", "new"]
+    assert json.loads((shipped / METRICS).read_text())["figures"] == {"policy.true": 1.0}
+    with pytest.raises(FileNotFoundError):
+        ship(tmp_path / "nowhere", new)
+    assert sorted(path.name for path in shipped.iterdir()) == [METRICS, "policy", "tokenizer"]
