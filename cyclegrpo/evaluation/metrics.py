@@ -33,22 +33,29 @@ class Located:
 
 @dataclass(frozen=True)
 class Described:
-    """One caption of a region and the region found back by it: by the policy itself and, if asked, by a frozen one."""
+    """One caption of a region and the region found back by it: by the policy itself and, if asked, by a frozen one.
+
+    `located` and `frozen` are answers of the caption's own kind: greedy, or sampled. For a sampled caption `greedily`
+    and `frozen_greedily` are greedy ones: how good the caption is, apart from the noise of sampled groundings.
+    """
 
     caption: str
     located: Located
     frozen: Located | None = None
+    greedily: Located | None = None
+    frozen_greedily: Located | None = None
 
 
 @dataclass(frozen=True)
 class Given:
     """A given true expression and what the policy located by it: `located` with the cycle's own prompt, `asked` with a
-    question of the benchmarks' form.
+    question of the benchmarks' form; `sampled` as `located`, but sampled answers.
     """
 
     text: str
     located: Located
     asked: Located
+    sampled: tuple[Located, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,8 +136,10 @@ def summarise(predictions: Predictions, truth: Truth | None = None) -> dict[str,
 
     For the greedy caption, and under `<name>_sampled` for the sampled ones: `cycle_iou`, `unambiguous` and `true`
     (with a truth file), `leaks`, `format_errors`, `caption_words`, `frozen_cycle_iou` (if a frozen policy located
-    too). Beside them `grounding_iou` on given expressions with the locate prompt (`grounding_iou_<n>_attributes` by
-    the number of known words), `question_iou` on the same ones asked as a question, `target_accuracy` (those that are
+    too); sampled captions are located by sampled answers, and under `cycle_iou_sampled_captions` and
+    `frozen_cycle_iou_sampled_captions` by greedy ones. Beside them `grounding_iou` on given expressions with the locate
+    prompt (`grounding_iou_sampled` by sampled answers; `grounding_iou_<n>_attributes` by the number of known words),
+    `question_iou` on the same ones asked as a question, `target_accuracy` (those that are
     not refused) and `no_target_accuracy` (expressions that fit nothing and are refused). A metric without any item is
     left out. `num_regions`, `num_expressions` and `num_no_targets` say how many items there were.
     """
@@ -166,6 +175,7 @@ def metric_values(predictions: Predictions, truth: Truth | None = None) -> dict[
     table = _caption_values([(region, region.greedy) for region in regions], truth)
     sampled = _caption_values([(region, sample) for region in regions for sample in region.sampled], truth)
     table.update({f"{name}_sampled": values for name, values in sampled.items()})
+    table.update(_located_greedily(regions))
     table.update(_given_values(regions, truth))
     table["no_target_accuracy"] = [(item.image, float(item.correct)) for item in predictions.no_targets]
     return {name: values for name, values in table.items() if values}
@@ -190,11 +200,23 @@ def _caption_values(pairs: Sequence[tuple[RegionPrediction, Described]], truth: 
     return dict(table)
 
 
+def _located_greedily(regions: Sequence[RegionPrediction]) -> dict[str, Values]:
+    """The overlaps of greedy answers to the sampled captions."""
+    table: dict[str, Values] = defaultdict(list)
+    for region in regions:
+        for said in region.sampled:
+            for name, located in (("cycle_iou", said.greedily), ("frozen_cycle_iou", said.frozen_greedily)):
+                if located is not None:
+                    table[f"{name}_sampled_captions"].append((region.image, located.iou))
+    return dict(table)
+
+
 def _given_values(regions: Sequence[RegionPrediction], truth: Truth | None) -> dict[str, Values]:
     table: dict[str, Values] = defaultdict(list)
     for region in regions:
         for given in region.given:
             table["grounding_iou"].append((region.image, given.located.iou))
+            table["grounding_iou_sampled"] += [(region.image, located.iou) for located in given.sampled]
             table["question_iou"].append((region.image, given.asked.iou))
             table["target_accuracy"].append((region.image, float(not refuses(given.asked.answer))))
             if truth:

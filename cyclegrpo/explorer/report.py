@@ -25,7 +25,8 @@ from cyclegrpo.params import Params
 from cyclegrpo.regions.geometry import rle_to_mask
 
 RESULTS = Path("results")
-SAMPLED = "_sampled"
+FORMS = {"_sampled": "sampled, T = {:g}", "_sampled_captions": "captions sampled, located greedily"}
+"""What a metric's name ends with beside its greedy form, and what the table says of it."""
 HIT_IOU, MISS_IOU = 0.75, 0.25
 PIXELATED_BELOW_PX = 256
 
@@ -188,16 +189,16 @@ def _sparks(curves: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
 
 
 def _table_rows(spec: Row, metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The line of a metric, and that of its sampled form if there is one; none where the metric is missing."""
+    """The line of a metric, and those of its other forms if there are any; none where the metric is missing."""
     rows = []
-    for suffix, label, hint in (("", spec.label, spec.hint), (SAMPLED, "sampled, T = {:g}", "")):
+    for suffix, label in ("", spec.label), *FORMS.items():
         name = spec.metric + suffix
         before, after = metrics["before"].get(name), metrics["after"].get(name)
         if before is None or after is None:
             continue
         row = {
             "label": label.format(metrics.get("temperature", 1.0)),
-            "hint": hint,
+            "hint": "" if suffix else spec.hint,
             "sub": bool(suffix),
             "drawing": ""
             if spec.unit == "count"

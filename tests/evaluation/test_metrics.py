@@ -104,6 +104,21 @@ def test_sampled_and_frozen_have_their_own_names():
     assert "true" not in metrics
 
 
+def test_greedy_answers_to_sampled_captions_and_sampled_answers_to_given_ones_have_their_own_names():
+    found = [Located(TOKENS, iou, parsed=True) for iou in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)]
+    given = Given("the circle", found[4], found[0], (found[5], found[6]))
+    greedily = RegionPrediction(
+        "k/1", "1.jpg", 1, Described("red", found[0]), (Described("red", *found[:4]),), (given,)
+    )
+    metrics = summarise(Predictions((greedily,)))
+    assert metrics["cycle_iou_sampled"] == 0.1
+    assert metrics["frozen_cycle_iou_sampled"] == 0.2
+    assert metrics["cycle_iou_sampled_captions"] == 0.3
+    assert metrics["frozen_cycle_iou_sampled_captions"] == 0.4
+    assert metrics["grounding_iou"] == 0.5
+    assert metrics["grounding_iou_sampled"] == pytest.approx(0.65)
+
+
 def test_nothing_to_evaluate_gives_counts_only():
     assert summarise(Predictions(())) == {"num_regions": 0, "num_expressions": 0, "num_no_targets": 0}
 

@@ -29,7 +29,11 @@ def test_a_perfect_policy(heldout, truth, settings):
     perfect = (
         "cycle_iou",
         "cycle_iou_sampled",
+        "cycle_iou_sampled_captions",
         "frozen_cycle_iou",
+        "frozen_cycle_iou_sampled",
+        "frozen_cycle_iou_sampled_captions",
+        "grounding_iou_sampled",
         "unambiguous",
         "true",
         "grounding_iou",
@@ -121,8 +125,9 @@ def test_prompts_are_those_of_training(heldout, settings):
     )
     locate = [asked for asked in policy.asked if "spatial relationships" in asked[0]]
     assert locate[0] == (MASK.locate("the left bar"), 1, 0.0)
-    # Two greedy captions, four sampled ones, three given expressions; the frozen one is the same, so not asked again.
-    assert [temperature for *_, temperature in locate] == [0.0] * 2 + [1.0] * 4 + [0.0] * 3
+    # Two greedy captions; four sampled ones, and greedily the two that differ; three given expressions, and two samples
+    # of each. The frozen policy is the same, so not asked again.
+    assert [temperature for *_, temperature in locate] == [0.0] * 2 + [1.0] * 4 + [0.0] * 2 + [0.0] * 3 + [1.0] * 6
 
 
 def test_markers_in_a_caption_do_not_break_the_locate_prompt(heldout, settings):
