@@ -30,10 +30,11 @@ from cyclegrpo.tokenizer.quantizer import embed_codes, quantize
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-# What bounds memory, whatever the number of masks and the size of the image; more at a time is not faster on a CPU.
-MASKS_PER_PASS = 16  # of mask encoder and mask decoder: 0.7 GB with the large model
+# What bounds memory, whatever the number of masks and the size of the images: pixels at a time, by device. Larger
+# passes are slower on a CPU, whose caches they leave.
+PIXELS_PER_PASS = {"cpu": 1 << 20, "cuda": 1 << 23}  # of images; a released model: one, and eight
+LOGITS_PER_PASS = {"cpu": 1 << 18, "cuda": 1 << 20}  # of masks; a released model: four, and sixteen (0.7 GB)
 PIXELS_PER_RESIZE = 1 << 24  # of masks at the image's size: 64 MB as float32
-PIXELS_PER_EMBEDDING = {"cpu": 1 << 20, "cuda": 1 << 23}  # of encoder input; 1 << 20: one image of a released model
 
 Codes = np.ndarray | Tensor | Sequence[Sequence[int]]
 
@@ -142,8 +143,7 @@ class MaskTokenizer(PreTrainedModel):
         """Features of RGB images (PIL, or uint8 (H, W, 3)), each of any size; several go through the encoder at once
         where memory allows it. Raises ValueError where there are none.
         """
-        budget = PIXELS_PER_EMBEDDING.get(self.device.type, PIXELS_PER_EMBEDDING["cpu"])
-        images_per_pass = max(1, budget // self.config.image_size**2)
+        images_per_pass = self._per_pass(PIXELS_PER_PASS, self.config.image_size)
         parts = []
         for start in range(0, len(images), images_per_pass):
             pixels = torch.stack([self.image_to_pixels(image) for image in images[start : start + images_per_pass]])
@@ -172,7 +172,7 @@ class MaskTokenizer(PreTrainedModel):
         codes = [torch.zeros((0, self.config.codebook_depth), dtype=torch.long, device=self.device)]
         prompts = self._prompts(masks)
         owners = repeat(0) if image_of_mask is None else iter(image_of_mask)
-        while chunk := list(islice(prompts, MASKS_PER_PASS)):
+        while chunk := list(islice(prompts, self._per_pass(LOGITS_PER_PASS, self.config.image_size // 4))):
             images = torch.tensor(list(islice(owners, len(chunk))), dtype=torch.long, device=self.device)
             if len(images) != len(chunk) or not bool(((images >= 0) & (images < len(features))).all()):
                 raise ValueError(f"image_of_mask is no list of one number in 0..{len(features) - 1} for each mask.")
@@ -219,17 +219,22 @@ class MaskTokenizer(PreTrainedModel):
                 yield from (resized[:, 0] > self.config.mask_threshold).cpu().numpy()
 
     def _decode_chunks(self, features: ImageFeatures, codes: Codes) -> Iterator[Tensor]:
-        """Logits, float32, of `MASKS_PER_PASS` codes at a time."""
+        """Logits, float32, of as many codes at a time as `LOGITS_PER_PASS` allows."""
         self._check_one_image(features)
         codes_NL = torch.as_tensor(codes, dtype=torch.long)
         if codes_NL.numel() == 0:
             codes_NL = codes_NL.reshape(0, self.config.codebook_depth)
         self._check_codes(codes_NL)
-        for chunk_NL in codes_NL.to(self.device).split(MASKS_PER_PASS) if len(codes_NL) else ():
+        codes_per_pass = self._per_pass(LOGITS_PER_PASS, self.config.image_size // 4)
+        for chunk_NL in codes_NL.to(self.device).split(codes_per_pass) if len(codes_NL) else ():
             with torch.no_grad(), self.autocast():
                 quantized_ND = embed_codes(chunk_NL, list(self.codebooks))
                 logits_NSS = self.decode_embeddings(features, quantized_ND.unsqueeze(0))[0]
             yield logits_NSS.float()
+
+    def _per_pass(self, budgets: dict[str, int], side: int) -> int:
+        """How many squares of a side go in one pass on this device, at least one."""
+        return max(1, budgets.get(self.device.type, budgets["cpu"]) // side**2)
 
     def image_to_pixels(self, image: Image.Image | np.ndarray) -> Tensor:
         """Normalised pixels (3, image_size, image_size) of one RGB image; its aspect is not kept."""

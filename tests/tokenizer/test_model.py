@@ -8,7 +8,6 @@ from PIL import Image
 from cyclegrpo.tokenizer import ImageFeatures, MaskTokenizer, MaskTokenizerConfig
 from cyclegrpo.tokenizer import model as model_module
 from cyclegrpo.tokenizer.mask_prompts import normalised_boxes
-from cyclegrpo.tokenizer.model import MASKS_PER_PASS
 from cyclegrpo.tokenizer.train import round_to_half, save_half
 
 SIDE = 16  # of the logits of the tiny config
@@ -63,7 +62,7 @@ def test_passes_of_the_encoder_hold_no_more_pixels_than_memory_allows(tokenizer,
     encode = tokenizer.image_features
     monkeypatch.setattr(tokenizer, "image_features", lambda pixels: passes.append(len(pixels)) or encode(pixels))
     for budget, expected in ((2 * tokenizer.config.image_size**2, [2, 2, 1]), (1, [1] * 5)):
-        monkeypatch.setitem(model_module.PIXELS_PER_EMBEDDING, "cpu", budget)
+        monkeypatch.setitem(model_module.PIXELS_PER_PASS, "cpu", budget)
         passes.clear()
         parted = tokenizer.embed_images(images)
         assert passes == expected
@@ -96,11 +95,16 @@ def test_masks_of_any_size(tokenizer, features, height, width):
     assert decoded.shape == (3, height, width) and decoded.dtype == bool
 
 
-def test_many_masks_equal_one_by_one(tokenizer, features):
-    masks = draw_masks(1, MASKS_PER_PASS + 3, 24, 24)
+def test_many_masks_equal_one_by_one(tokenizer, features, monkeypatch):
+    passes = []
+    decode = tokenizer.decode_embeddings
+    monkeypatch.setitem(model_module.LOGITS_PER_PASS, "cpu", 4 * SIDE**2)
+    monkeypatch.setattr(tokenizer, "decode_embeddings", lambda f, e: passes.append(e.shape[1]) or decode(f, e))
+    masks = draw_masks(1, 11, 24, 24)
     codes = tokenizer.encode(features, masks)
     assert torch.equal(codes, torch.cat([tokenizer.encode(features, mask[None]) for mask in masks]))
     logits = tokenizer.decode(features, codes)
+    assert passes == [4, 4, 3]
     alone = torch.cat([tokenizer.decode(features, code[None]) for code in codes])
     torch.testing.assert_close(logits, alone, atol=1e-4, rtol=1e-4)
 
