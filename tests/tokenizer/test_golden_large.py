@@ -19,6 +19,9 @@ FOLDER = GOLDEN / "large_seeded"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not FOLDER.is_dir(), reason="no golden vectors here"),
+    # The script beside the vectors leaves a file open.
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 
