@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cyclegrpo.tokenizer.config import MaskTokenizerConfig, hiera_config
-    from cyclegrpo.tokenizer.model import ImageFeatures, MaskTokenizer
+    from cyclegrpo.tokenizer.features import ImageFeatures
+    from cyclegrpo.tokenizer.model import MaskTokenizer
 
 _MODULE_OF_NAME = {
-    "ImageFeatures": "model",
+    "ImageFeatures": "features",
     "MaskTokenizer": "model",
     "MaskTokenizerConfig": "config",
     "hiera_config": "config",

@@ -96,7 +96,6 @@ def hiera_config(
     Raises ValueError for sizes that transformers' Hiera accepts and then fails on.
     """
     _check_sizes(image_size, stage_dims, stage_blocks, stage_windows, global_blocks)
-    map_sizes = [[image_size // stride] * 2 for stride in (4, 8, 16)]
     backbone: dict[str, Any] = {
         "model_type": "sam2_hiera_det_model",
         "hidden_size": stage_dims[0],
@@ -109,14 +108,6 @@ def hiera_config(
         "window_size_per_stage": list(stage_windows),
         "global_attention_blocks": list(global_blocks),
     }
-    vision: dict[str, Any] = {
-        "model_type": "sam2_vision_model",
-        "backbone_config": backbone,
-        "backbone_channel_list": list(reversed(stage_dims)),
-        "backbone_feature_sizes": map_sizes,
-        "fpn_hidden_size": embed_dim,
-        "fpn_top_down_levels": list(top_down_levels),
-    }
     decoder: dict[str, Any] = {
         "hidden_size": embed_dim,
         "mlp_dim": decoder_mlp_dim,
@@ -127,7 +118,7 @@ def hiera_config(
     }
     return MaskTokenizerConfig(
         sam2_config={
-            "vision_config": vision,
+            "vision_config": _vision_config(backbone, fpn_hidden_size=embed_dim, top_down_levels=top_down_levels),
             "prompt_encoder_config": {"hidden_size": embed_dim, "image_size": image_size, "patch_size": 16},
             "mask_decoder_config": decoder,
         },
@@ -135,6 +126,19 @@ def hiera_config(
         codebook_size=codebook_size,
         multimask_output=multimask_output,
     )
+
+
+def _vision_config(backbone: dict[str, Any], *, fpn_hidden_size: int, top_down_levels: Sequence[int]) -> dict[str, Any]:
+    """The image encoder's config: the backbone, and the feature pyramid on its four stages."""
+    image_size = backbone["image_size"][0]
+    return {
+        "model_type": "sam2_vision_model",
+        "backbone_config": backbone,
+        "backbone_channel_list": list(reversed(backbone["embed_dim_per_stage"])),
+        "backbone_feature_sizes": [[image_size // stride] * 2 for stride in (4, 8, 16)],
+        "fpn_hidden_size": fpn_hidden_size,
+        "fpn_top_down_levels": list(top_down_levels),
+    }
 
 
 SAM2_SIZES: dict[str, dict[str, Any]] = {

@@ -12,7 +12,6 @@ compute in bfloat16 (`compute_dtype`), which gives other codes for one mask in t
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any
 
@@ -25,6 +24,7 @@ from transformers import PreTrainedModel, Sam2Model
 from transformers.models.sam2.modeling_sam2 import Sam2TwoWayTransformer
 
 from cyclegrpo.tokenizer.config import MaskTokenizerConfig
+from cyclegrpo.tokenizer.features import ImageFeatures
 from cyclegrpo.tokenizer.mask_prompts import normalised_boxes, resize_to_prompt
 from cyclegrpo.tokenizer.quantizer import embed_codes, quantize
 
@@ -37,44 +37,6 @@ LOGITS_PER_PASS = {"cpu": 1 << 18, "cuda": 1 << 20}  # of masks; a released mode
 PIXELS_PER_RESIZE = 1 << 24  # of masks at the image's size: 64 MB as float32
 
 Codes = np.ndarray | Tensor | Sequence[Sequence[int]]
-
-
-@dataclass(frozen=True)
-class ImageFeatures:
-    """What the image encoder gives for a batch of images; `features[i]` is one image, still with a batch axis of 1.
-
-    maps: the two high-resolution maps (B, D // 8, S, S) and (B, D // 4, S / 2, S / 2), then the image map (B, D, M, M).
-    """
-
-    maps: tuple[Tensor, Tensor, Tensor]
-
-    def __len__(self) -> int:
-        return self.maps[0].shape[0]
-
-    def __iter__(self) -> "Iterator[ImageFeatures]":
-        return (self[index] for index in range(len(self)))
-
-    def __getitem__(self, index: int) -> "ImageFeatures":
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"image {index} of {len(self)}")
-        index %= len(self)
-        high, middle, low = self.maps
-        return ImageFeatures((high[index : index + 1], middle[index : index + 1], low[index : index + 1]))
-
-    @classmethod
-    def concatenate(cls, parts: Sequence["ImageFeatures"]) -> "ImageFeatures":
-        """Those of all parts, in order. Raises ValueError where there is no part."""
-        if not parts:
-            raise ValueError("no images to embed; expected one or more.")
-        if len(parts) == 1:
-            return parts[0]
-        high, middle, low = (torch.cat(maps) for maps in zip(*(part.maps for part in parts), strict=True))
-        return cls((high, middle, low))
-
-    def scaled(self, factor: float) -> "ImageFeatures":
-        """The same features times a factor (training fades the image in)."""
-        high, middle, low = self.maps
-        return ImageFeatures((high * factor, middle * factor, low * factor))
 
 
 class MaskEncoder(nn.Module):

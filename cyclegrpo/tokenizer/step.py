@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cyclegrpo.tokenizer.features import ImageFeatures
 from cyclegrpo.tokenizer.losses import mask_losses, point_losses
-from cyclegrpo.tokenizer.model import ImageFeatures, MaskTokenizer
+from cyclegrpo.tokenizer.model import MaskTokenizer
 from cyclegrpo.tokenizer.params import TokenizerTraining
 from cyclegrpo.tokenizer.quantizer import CodebookAverages
 
