@@ -31,7 +31,7 @@ TOKENIZER_DIR = Path("data/miniature/tokenizer")
 CHECKPOINT_DIR = Path("data/miniature/tokenizer.checkpoints")
 RESULTS_DIR = Path("results/miniature/tokenizer")
 COMMAND = "python -m miniature.stages.tokenizer"
-KIND_RATIOS = {"whole": 0.22, "part": 0.55, "union": 0.23}
+KIND_RATIOS = {"whole": 0.18, "part": 0.62, "union": 0.20}
 """How often training draws each kind of region."""
 CROP_RATIO = 0.15
 """Share of training examples that are zoom-in crops."""
