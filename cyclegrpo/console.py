@@ -20,6 +20,8 @@ from cyclegrpo.errors import CycleGrpoError, printable_path
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT."""
+SPIN_COUNT = "10000"
+"""Rounds that a thread of torch waits awake (GNU OpenMP's own: 300,000, or for ever)."""
 
 
 def guarded(name: str, function: Callable[[], int | None]) -> int:
@@ -29,6 +31,7 @@ def guarded(name: str, function: Callable[[], int | None]) -> int:
     Ctrl-C 130, also where a library's lazy import turns it into another error. Any other exception is a fault of ours
     and passes with its traceback.
     """
+    _let_threads_yield()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot spell must not end a run
@@ -43,6 +46,15 @@ def guarded(name: str, function: Callable[[], int | None]) -> int:
             if isinstance(error, OSError):
                 return _fail(name, _explain(error), 1)
             raise
+
+
+def _let_threads_yield() -> None:
+    """Torch's threads on a CPU wait for each other awake, for milliseconds; where another process wants one of the
+    cores, that makes a step many times as long. GNU OpenMP reads this when torch is first imported; a value that the
+    user has set stays.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
 
 @contextmanager
