@@ -6,6 +6,7 @@ never meets half a file.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -30,14 +31,17 @@ def atomic_path(path: StrPath) -> Iterator[Path]:
 
     The caller creates a file or a folder there. An existing file is replaced in one step, also a read-only one; an
     existing folder is removed just before the rename. When the block raises (Ctrl-C included) the temporary is removed
-    and `path` is as it was. Parents of `path` are made.
+    and `path` is as it was. Parents of `path` are made. Where `path` is a link to a folder, that folder is replaced,
+    and the link stays.
     """
     target = Path(path)
+    if target.is_symlink() and target.is_dir():
+        target = target.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.stem}.{secrets.token_hex(4)}.tmp{target.suffix}")
     try:
         yield temporary
-        if temporary.is_dir() and target.is_dir() and not target.is_symlink():
+        if temporary.is_dir() and target.is_dir():
             shutil.rmtree(target)
         os.replace(temporary, target)
     finally:
@@ -45,6 +49,29 @@ def atomic_path(path: StrPath) -> Iterator[Path]:
             shutil.rmtree(temporary)
         else:
             temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(path: StrPath) -> None:
+    """Removes what a killed process left beside a `path` that it wrote by `atomic_path`.
+
+    Only for a path that nothing else writes meanwhile.
+    """
+    target = Path(path)
+    if target.is_symlink() and target.is_dir():
+        target = target.resolve()
+    for leftover in target.parent.glob(f".{glob.escape(target.stem)}.{'[0-9a-f]' * 8}.tmp{glob.escape(target.suffix)}"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+
+
+def require_writable(folder: StrPath) -> None:
+    """Makes the folder and writes a file there for a moment: OSError before hours of work, not after them."""
+    trial = Path(folder) / f".{secrets.token_hex(4)}.tmp"
+    trial.parent.mkdir(parents=True, exist_ok=True)
+    trial.touch()
+    trial.unlink()
 
 
 def write_bytes(path: StrPath, data: bytes) -> None:

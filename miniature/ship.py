@@ -30,14 +30,14 @@ def measure_checkpoints(tokenizer_dir: Path, policy_dir: Path) -> dict[str, Any]
 
     `tokenizer.*` are IoUs after encode and decode by kind of region; `policy.*` are the figures of the stage evaluate.
     """
-    from cyclegrpo.tokenizer import MaskTokenizer
+    from cyclegrpo.tokenizer.folder import load_mask_tokenizer
     from cyclegrpo.tokenizer.quality import score_masks, summarise
     from miniature.tokenizer import heldout_examples
 
     params, miniature = load_params(), load_miniature_params()
     scenes = miniature.scenes
     few = scenes.tokenizer_heldout.model_copy(update={"num_scenes": NUM_SCENES})
-    tokenizer = MaskTokenizer.from_pretrained(tokenizer_dir).eval()
+    tokenizer = load_mask_tokenizer(tokenizer_dir)
     small = miniature.model_copy(update={"scenes": scenes.model_copy(update={"tokenizer_heldout": few})})
     scores = [score for example in heldout_examples(small, params.crop) for score in score_masks(tokenizer, example)]
     kinds = summarise(scores, tokenizer.config.codebook_size)["by_kind"]

@@ -22,8 +22,9 @@ from cyclegrpo.params import Crop
 from cyclegrpo.regions.geometry import crop_window
 from cyclegrpo.tokenizer.evaluate import evaluate_tokenizer
 from cyclegrpo.tokenizer.examples import MaskExample
+from cyclegrpo.tokenizer.model import MaskTokenizer
 from cyclegrpo.tokenizer.run import tell_row, write_curve
-from cyclegrpo.tokenizer.train import round_to_half, save_half, train_mask_tokenizer
+from cyclegrpo.tokenizer.train import Row, round_to_half, save_half, train_mask_tokenizer
 from miniature.params import MiniatureParams
 from miniature.scene import Scene, draw_scene, part_mask, union_mask
 
@@ -146,19 +147,23 @@ def run_tokenizer(params: MiniatureParams, crop: Crop) -> TokenizerReport:
     """Train, measure and save the tokenizer; write metrics.json and curves.csv."""
     scenes = [draw_scene(seed) for seed in params.scenes.tokenizer.seeds]
     clock = time.monotonic()
-    tokenizer, curve = train_mask_tokenizer(
+
+    def keep(tokenizer: MaskTokenizer, curve: Sequence[Row]) -> None:
+        round_to_half(tokenizer)
+        save_half(tokenizer, TOKENIZER_DIR)
+        write_curve(curve, RESULTS_DIR / "curves.csv")
+
+    tokenizer, _ = train_mask_tokenizer(
         RegionExamples(scenes, crop),
         params.tokenizer,
         checkpoint_dir=CHECKPOINT_DIR,
         cpu=True,
         on_row=lambda row: tell_row(row, clock),
+        keep=keep,
     )
     seconds = time.monotonic() - clock
-    round_to_half(tokenizer)
     evaluate_tokenizer(heldout_examples(params, crop), tokenizer, RESULTS_DIR)
     num_parameters = sum(weight.numel() for weight in tokenizer.parameters())
-    save_half(tokenizer, TOKENIZER_DIR)
-    write_curve(curve, RESULTS_DIR / "curves.csv")
     metrics = json.loads((RESULTS_DIR / "metrics.json").read_text(encoding="utf-8"))
     settings = {
         "command": COMMAND,

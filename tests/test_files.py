@@ -17,6 +17,8 @@ from cyclegrpo.errors import DataError
 from cyclegrpo.files import (
     atomic_path,
     digest,
+    remove_leftovers,
+    require_writable,
     resolve_below,
     sha256_file,
     write_bytes,
@@ -157,3 +159,31 @@ def test_json_files_hold_what_was_written(tmp_path: Path) -> None:
     value = {"x": [1, 2.5, None, True]}
     write_json(tmp_path / "deep" / "er.json", value)
     assert json.loads((tmp_path / "deep" / "er.json").read_text()) == value
+
+
+def test_a_folder_takes_the_place_of_the_one_that_a_link_leads_to(tmp_path):
+    (tmp_path / "disk" / "models").mkdir(parents=True)
+    (tmp_path / "disk" / "models" / "old").touch()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "disk" / "models")
+    with atomic_path(link) as temporary:
+        temporary.mkdir()
+        (temporary / "new").touch()
+    assert link.is_symlink() and [path.name for path in link.iterdir()] == ["new"]
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["models"]
+
+
+def test_leftovers_of_one_path_are_removed_and_nothing_else(tmp_path):
+    for name in (".a.01234567.tmp", ".a.b.01234567.tmp", ".a.tmp", "a"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".a.89abcdef.tmp").touch()
+    remove_leftovers(tmp_path / "a")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a.b.01234567.tmp", ".a.tmp", "a"]
+
+
+def test_a_folder_that_cannot_be_written_is_told_at_once(tmp_path):
+    require_writable(tmp_path / "new" / "folder")
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"Not a directory|exists"):
+        require_writable(tmp_path / "file" / "folder")

@@ -47,14 +47,13 @@ def convert(
     as_json: AsJson = False,
 ) -> int:
     """Turn the released weights into a folder that base.tokenizer can name. Every weight is accounted for."""
-    from cyclegrpo.params_file import read_sections
-    from cyclegrpo.tokenizer.params import TokenizerSizes
+    from cyclegrpo.tokenizer.params import read_all_sizes
 
-    given = None if sizes is None else read_sections(sizes, TokenizerSizes)
+    given = None if sizes is None else read_all_sizes(sizes)
     from cyclegrpo.tokenizer.checkpoint import convert_checkpoint
-    from cyclegrpo.tokenizer.config import hiera_config
+    from cyclegrpo.tokenizer.config import config_of
 
-    config = None if given is None else hiera_config(**given.model_dump())
+    config = None if given is None else config_of(given)
     return show_report("convert", convert_checkpoint(mask_tokenizer, out, sam2=sam2, config=config), as_json)
 
 
@@ -65,7 +64,7 @@ def info(
     as_json: AsJson = False,
 ) -> int:
     """What a tokenizer's folder holds: sizes, codebooks, weights, where they come from."""
-    from cyclegrpo.tokenizer.checkpoint import read_info
+    from cyclegrpo.tokenizer.folder import read_info
 
     return show_report("info", read_info(folder), as_json)
 

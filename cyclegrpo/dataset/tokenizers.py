@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cyclegrpo.files import digest, sha256_file
-from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
+from cyclegrpo.loading import require_model, resolve_device
 from cyclegrpo.regions.tokens import codes_to_tokens
 
 if TYPE_CHECKING:
@@ -33,16 +33,15 @@ def open_tokenizer(base: Base, loaded: MaskTokenizer | None = None) -> OpenToken
 
 
 def load_tokenizer(folder: Path, device: str, dtype: str = "auto") -> MaskTokenizer:
-    """The tokenizer in `folder`, ready to encode and decode. DataError where the folder holds none.
+    """The tokenizer in `folder`, ready to encode and decode. DataError where the folder holds none, or not all of it.
 
     Args:
         device, dtype: as `base.device` and `base.tokenizer_dtype`.
     """
     require_model(folder, "a mask tokenizer", "Mend base.tokenizer, or make one first.")
-    from cyclegrpo.tokenizer import MaskTokenizer
+    from cyclegrpo.tokenizer.folder import load_mask_tokenizer
 
-    with bars_on_terminals_only():
-        tokenizer = MaskTokenizer.from_pretrained(folder).eval().to(resolve_device(device))
+    tokenizer = load_mask_tokenizer(folder).to(resolve_device(device))
     tokenizer.config.compute_dtype = resolve_dtype(device, dtype)
     return tokenizer
 

@@ -5,11 +5,16 @@
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig, Sam2Config
 from transformers.models.sam2.configuration_sam2 import Sam2MaskDecoderConfig
+
+from cyclegrpo.errors import ParamsError
+
+if TYPE_CHECKING:
+    from cyclegrpo.tokenizer.params import TokenizerSizes
 
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 
@@ -96,6 +101,7 @@ def hiera_config(
     Raises ValueError for sizes that transformers' Hiera accepts and then fails on.
     """
     _check_sizes(image_size, stage_dims, stage_blocks, stage_windows, global_blocks)
+    _check_heads([*stage_dims, embed_dim // attention_downsample_rate], [*stage_heads, decoder_heads])
     backbone: dict[str, Any] = {
         "model_type": "sam2_hiera_det_model",
         "hidden_size": stage_dims[0],
@@ -175,6 +181,14 @@ SAM2_SIZES: dict[str, dict[str, Any]] = {
 """The four published SAM 2.1 image encoders (sam2.1_hiera_t, _s, _b+, _l), as arguments of `hiera_config`."""
 
 
+def config_of(sizes: "TokenizerSizes") -> MaskTokenizerConfig:
+    """The config of the sizes in a params file; ParamsError where no model can have them."""
+    try:
+        return hiera_config(**sizes.model_dump())
+    except ValueError as error:
+        raise ParamsError(f"sizes of the tokenizer: {error}") from error
+
+
 def sam2_config(size: str) -> MaskTokenizerConfig:
     """A mask tokenizer on a published SAM 2.1, with 1024 px and 256 channels; `large` is the released one.
 
@@ -200,6 +214,16 @@ def _check_sizes(
         )
     if len(set(stage_dims)) != len(stage_dims):
         raise ValueError(f"stage_dims is {list(stage_dims)}; expected four different widths.")
+    if beyond := [block for block in global_blocks if not 0 <= block < sum(stage_blocks)]:
+        raise ValueError(f"global_blocks holds {beyond}; expected numbers in 0..{sum(stage_blocks) - 1}.")
     first_blocks = {sum(stage_blocks[:stage]) for stage in range(1, len(stage_blocks))}
     if wrong := sorted(first_blocks & set(global_blocks)):
         raise ValueError(f"global_blocks holds {wrong}, the first block of a stage; choose a later block.")
+
+
+def _check_heads(widths: Sequence[int], heads: Sequence[int]) -> None:
+    """Raise ValueError where attention's heads do not divide its channels: of the stages, then of the decoder."""
+    for stage, (width, number) in enumerate(zip(widths, heads, strict=True)):
+        name = f"stage_heads[{stage}]" if stage < len(heads) - 1 else "decoder_heads"
+        if width % number:
+            raise ValueError(f"{name} is {number}; expected a divisor of its {width} channels.")

@@ -105,19 +105,19 @@ def convert_state_dict(reference: Mapping[str, Tensor], config: MaskTokenizerCon
     points: dict[int, Tensor] = {}
     unknown: list[str] = []
     for key, tensor in reference.items():
-        name = key.removeprefix(REFERENCE_PREFIX)
+        name = without_prefix(key)
         if dropped_group(name) is not None:
             continue
         if match := POINT.fullmatch(name):
             points[int(match[1])] = tensor
         elif match := CODEBOOK.fullmatch(name):
             # The last row is padding, and no code.
-            converted[f"codebooks.{match[1]}"] = tensor[:-1]
+            converted[f"codebooks.{match[1]}"] = tensor[:-1] if tensor.ndim else tensor
         elif our_name := rename_key(name):
             converted[our_name] = tensor
         else:
             unknown.append(key)
-    if len(points) == 4:
+    if len(points) == 4 and len({tensor.numel() for tensor in points.values()}) == 1:
         converted[POINT_ROWS] = torch.cat([points[row].reshape(1, -1) for row in range(4)])
     positions = converted.get("sam2.prompt_encoder.shared_embedding.positional_embedding")
     if positions is not None:
@@ -126,13 +126,22 @@ def convert_state_dict(reference: Mapping[str, Tensor], config: MaskTokenizerCon
     return {name: tensor.to(torch.float32).contiguous() for name, tensor in converted.items()}
 
 
+def without_prefix(key: str) -> str:
+    """A public name without the part that every weight of the model has.
+
+    >>> without_prefix("model.sam2_model.no_mem_embed")
+    'no_mem_embed'
+    """
+    return key.removeprefix(REFERENCE_PREFIX)
+
+
 def dropped_group(key: str) -> str | None:
     """The part of the public model that a name belongs to if it is left behind, else None.
 
     >>> dropped_group("model.sam2_model.memory_encoder.fuser.layers.0.gamma"), dropped_group("no_mem_embed")
     ('memory_encoder', None)
     """
-    match = DROPPED.match(key.removeprefix(REFERENCE_PREFIX))
+    match = DROPPED.match(without_prefix(key))
     return None if match is None else next(group for group in match.groups() if group is not None)
 
 
@@ -156,8 +165,9 @@ def rename_key(name: str) -> str | None:
 def refuse_multi_token(reference: Mapping[str, Tensor]) -> None:
     """Raise DataError where the checkpoint spells a mask with more than one mask token."""
     names = sorted(key for key in reference if MULTI_TOKEN.search(key))
-    tokens = reference.get(f"{REFERENCE_PREFIX}sam_mask_encoder.mask_tokens.weight")
-    if tokens is not None and tokens.shape[0] != 1:
+    name = "sam_mask_encoder.mask_tokens.weight"
+    tokens = reference.get(name, reference.get(f"{REFERENCE_PREFIX}{name}"))
+    if tokens is not None and tokens.ndim and tokens.shape[0] != 1:
         names.append(f"sam_mask_encoder.mask_tokens.weight with {tokens.shape[0]} rows")
     if names:
         raise DataError(

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from cyclegrpo.errors import DataError, ParamsError
+from cyclegrpo.files import digest
 from cyclegrpo.images import load_image_below
 from cyclegrpo.params import Params, Source
 from cyclegrpo.regions.rle import Rle, rle_to_mask
@@ -56,13 +57,15 @@ class SourceExamples:
         names: which sources; None takes all.
         limit: only so many images; None takes all.
 
-    `skipped` counts by reason what could not be used, as far as it has been met. Raises DataError where the sources
+    `skipped` counts by reason what could not be used, as far as it has been met; `unusable` holds what is wrong with
+    images, by their number. Raises DataError where the sources
     have no true mask at all.
     """
 
     def __init__(self, params: Params, *, names: Sequence[str] | None = None, limit: int | None = None) -> None:
         self.max_pixels = params.check.max_pixels
         self.skipped: Counter[str] = Counter()
+        self.unusable: dict[int, str] = {}
         found: dict[tuple[object, ...], _Annotated] = {}
         sources = _chosen(params.base.sources, names)
         for source in sources:
@@ -70,8 +73,18 @@ class SourceExamples:
         self.images = list(islice(found.values(), limit))
         if not self.images:
             shown = ", ".join(source.name for source in sources)
-            reasons = ", ".join(f"{count} {reason}" for reason, count in self.skipped.most_common()) or "no records"
-            raise DataError(f"no image with a true mask in {shown} ({reasons}); choose a source with masks.")
+            raise DataError(f"no image with a true mask in {shown} ({self.reasons}); choose a source with masks.")
+
+    @property
+    def reasons(self) -> str:
+        """Why something could not be used, and how often, with the first unusable image."""
+        counts = [f"{count} {reason}" for reason, count in self.skipped.most_common()]
+        return "; ".join([", ".join(counts) or "no records", *list(self.unusable.values())[:1]])
+
+    @property
+    def digest(self) -> str:
+        """Of the images' names and their masks, as the annotations give them."""
+        return digest([[image.image, *sorted(map(str, image.rles))] for image in self.images])
 
     def _collect(self, source: Source, found: dict[tuple[object, ...], _Annotated]) -> None:
         for record in read_source(source):
@@ -99,8 +112,10 @@ class SourceExamples:
             image = load_image_below(
                 annotated.root, annotated.image, declared_size=annotated.size, max_pixels=self.max_pixels
             )
-        except DataError:
-            self.skipped["image_unusable"] += 1
+        except DataError as error:
+            if index not in self.unusable:
+                self.skipped["image_unusable"] += 1
+                self.unusable[index] = str(error)
             return None
         masks = [
             mask for rle in annotated.rles.values() if (mask := self._mask(rle, image.height, image.width)) is not None
@@ -128,8 +143,7 @@ class SourceExamples:
             if example is not None:
                 order = rng.permutation(len(example.masks))
                 return example.image, example.masks[np.resize(order, num_masks)]
-        reasons = ", ".join(f"{count} {reason}" for reason, count in self.skipped.most_common())
-        raise DataError(f"no usable image in a hundred draws ({reasons}); mend the source.")
+        raise DataError(f"no usable image in a hundred draws ({self.reasons}); mend the source.")
 
 
 def _chosen(sources: Sequence[Source], names: Sequence[str] | None) -> list[Source]:

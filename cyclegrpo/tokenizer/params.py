@@ -1,18 +1,23 @@
-"""Parameters of the tokenizer's training, as a section of a params file; imports neither torch nor transformers."""
+"""Parameters of the tokenizer's sizes and training, as YAML holds them; imports neither torch nor transformers."""
 
 from __future__ import annotations
 
-from typing import Self
+from pathlib import Path
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-FourSizes = tuple[int, int, int, int]
+from cyclegrpo.errors import ParamsError, printable_path
+from cyclegrpo.params_file import read_sections
+
+FourSizes = tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
+Level = Annotated[int, Field(ge=0, le=3)]
 
 
 class TokenizerSizes(BaseModel):
     """Sizes of the tokenizer that is trained; see `hiera_config` for their meaning and limits."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     image_size: int = Field(160, ge=32, multiple_of=32, description="Side of the resized image, in pixels.")
     embed_dim: int = Field(64, ge=8, multiple_of=8, description="Channels of the image map and of the codes.")
@@ -21,7 +26,7 @@ class TokenizerSizes(BaseModel):
     stage_heads: FourSizes = Field((1, 2, 4, 8), description="Attention heads of each stage.")
     stage_windows: FourSizes = Field((8, 4, 10, 5), description="Window side of each stage.")
     global_blocks: tuple[int, ...] = Field((3,), description="Blocks that attend to the whole map.")
-    top_down_levels: tuple[int, ...] = Field(
+    top_down_levels: tuple[Level, ...] = Field(
         (0, 1, 2, 3), description="Levels of the feature pyramid that hear from the coarser ones (the release: 2, 3)."
     )
     position_grid: int = Field(6, ge=1, description="Side of the background position embedding.")
@@ -35,6 +40,22 @@ class TokenizerSizes(BaseModel):
     multimask_output: bool = Field(False, description="Decode the best of three mask tokens instead of token 0.")
 
 
+def read_all_sizes(path: Path) -> TokenizerSizes:
+    """The sizes in a YAML file that names every one of them; ParamsError otherwise.
+
+    The defaults are those of a small tokenizer that we train. A released one has others, and not all of them show in
+    the shapes of its weights.
+    """
+    sizes = read_sections(path, TokenizerSizes)
+    left_out = [name for name in TokenizerSizes.model_fields if name not in sizes.model_fields_set]
+    if left_out:
+        raise ParamsError(
+            f"{printable_path(path)}: {', '.join(left_out)} left out; expected every size, because the shapes of the "
+            "weights do not show all of them."
+        )
+    return sizes
+
+
 class TokenizerTraining(BaseModel):
     """How a mask tokenizer is trained.
 
@@ -42,7 +63,7 @@ class TokenizerTraining(BaseModel):
     shares of `num_steps`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     sizes: TokenizerSizes = TokenizerSizes()
     seed: int = Field(0, ge=0, description="Seed of the first weights and of every draw.")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import polars as pl
 
-from cyclegrpo.errors import DataError
-from cyclegrpo.files import atomic_path, write_text
-from cyclegrpo.loading import bars_on_terminals_only, require_model
+from cyclegrpo.errors import ParamsError
+from cyclegrpo.files import atomic_path, remove_leftovers, require_writable, write_text
 from cyclegrpo.params import Params
 from cyclegrpo.tokenizer.examples import SourceExamples
+from cyclegrpo.tokenizer.folder import load_mask_tokenizer, read_config, require_replaceable, save_tokenizer
 from cyclegrpo.tokenizer.model import MaskTokenizer
 from cyclegrpo.tokenizer.params import TokenizerTraining
 from cyclegrpo.tokenizer.train import Row, train_mask_tokenizer
@@ -47,33 +47,47 @@ def run_train_tokenizer(
     Args:
         start: the folder of a tokenizer to go on from.
 
-    An unfinished run is kept in `<out>.checkpoints`. Raises DataError where `out` holds anything but a tokenizer.
+    An unfinished run is kept in `<out>.checkpoints` until all is written, by the main process alone. Raises DataError
+    where `out` holds anything but a tokenizer.
     """
-    if out.is_dir() and any(out.iterdir()) and not (out / "config.json").is_file():
-        raise DataError("holds other files; expected a new folder, or one of an earlier tokenizer.", file=out)
+    _require_outputs(out, results)
+    if start is not None and "sizes" in training.model_fields_set:
+        raise ParamsError("sizes are given, but --from names a tokenizer that has its own; give one of the two.")
     examples = SourceExamples(params, names=names, limit=limit)
-    tokenizer = None
-    if start is not None:
-        require_model(start, "a mask tokenizer", "Mend --from.")
-        with bars_on_terminals_only():
-            tokenizer = MaskTokenizer.from_pretrained(start)
+    tokenizer = None if start is None else load_mask_tokenizer(start)
     clock = time.monotonic()
-    trained, curve = train_mask_tokenizer(
+
+    def keep(trained: MaskTokenizer, curve: Sequence[Row]) -> None:
+        with atomic_path(out) as temporary:
+            save_tokenizer(trained, temporary)
+        write_curve(curve, results / "curves.csv")
+
+    _, curve = train_mask_tokenizer(
         examples.draw,
         training,
         tokenizer=tokenizer,
         checkpoint_dir=out.with_name(f"{out.name}.checkpoints"),
+        data=examples.digest,
         cpu=params.base.device == "cpu",
         on_row=lambda row: tell_row(row, clock),
+        keep=keep,
     )
     seconds = time.monotonic() - clock
-    write_curve(curve, results / "curves.csv")
-    with atomic_path(out) as temporary, bars_on_terminals_only():
-        trained.save_pretrained(temporary)
     last = curve[-1]
     return TrainTokenizerReport(
         len(examples), training.num_steps, round(seconds, 1), last["loss"], last["iou"], out.as_posix()
     )
+
+
+def _require_outputs(out: Path, results: Path) -> None:
+    """An error now, not after the training, where the tokenizer or the curve could not be written."""
+    require_replaceable(out, "config.json", "an earlier tokenizer")
+    if (out / "config.json").is_file():
+        read_config(out)
+    remove_leftovers(out)
+    # A tokenizer takes the place of the folder that a link leads to.
+    for folder in (out.parent, out.resolve().parent, results):
+        require_writable(folder)
 
 
 def tell_row(row: Row, clock: float) -> None:

@@ -66,7 +66,7 @@ class TrainingStep(nn.Module):
         embeddings_KD = tokenizer.embed_masks(
             features, masks_BNTT.flatten(0, 1), boxes_BN4.flatten(0, 1), image_of_mask
         )
-        embeddings_KD, commitment, restarted = self.quantize(embeddings_KD, progress)
+        embeddings_KD, commitment, restarted = self.quantize(embeddings_KD.float(), progress)
         embeddings_BND = embeddings_KD.unflatten(0, (num_images, num_masks))
         balance = 1 - ramp(progress, 0.0, params.balance_end_ratio)
         loss = params.commitment_weight * commitment

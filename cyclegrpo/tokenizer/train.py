@@ -9,33 +9,26 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
+from safetensors import SafetensorError
 from torch import Tensor
 
 from cyclegrpo.errors import DataError
 from cyclegrpo.files import atomic_path, digest, write_json
-from cyclegrpo.tokenizer.config import MaskTokenizerConfig, hiera_config
+from cyclegrpo.tokenizer.config import config_of
+from cyclegrpo.tokenizer.folder import save_tokenizer
 from cyclegrpo.tokenizer.losses import resize_masks
 from cyclegrpo.tokenizer.mask_prompts import normalised_boxes
 from cyclegrpo.tokenizer.model import MaskTokenizer
-from cyclegrpo.tokenizer.params import TokenizerSizes, TokenizerTraining
+from cyclegrpo.tokenizer.params import TokenizerTraining
 from cyclegrpo.tokenizer.quantizer import CodebookAverages
 from cyclegrpo.tokenizer.step import TrainingStep, start_weights
-
-__all__ = [
-    "DrawExample",
-    "TokenizerSizes",
-    "TokenizerTraining",
-    "config_of",
-    "round_to_half",
-    "save_half",
-    "train_mask_tokenizer",
-]
 
 DrawExample = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
 """Draws an image, uint8 RGB (H, W, 3), and the asked number N of its masks, bool (N, H, W), none empty."""
@@ -45,20 +38,17 @@ Row = dict[str, float]
 RUN_FILE = "run.json"
 
 
-def config_of(sizes: TokenizerSizes) -> MaskTokenizerConfig:
-    """The tokenizer's config for the sizes of a params file."""
-    return hiera_config(**sizes.model_dump())
-
-
 def train_mask_tokenizer(
     draw_example: DrawExample,
     params: TokenizerTraining,
     *,
     tokenizer: MaskTokenizer | None = None,
     checkpoint_dir: Path | None = None,
+    data: str = "",
     cpu: bool = False,
     log_every: int = 25,
     on_row: Callable[[Row], None] = lambda row: None,
+    keep: Callable[[MaskTokenizer, list[Row]], None] = lambda tokenizer, curve: None,
 ) -> tuple[MaskTokenizer, list[Row]]:
     """A trained tokenizer (in eval mode) and its training curve; the same params and examples give the same weights.
 
@@ -67,27 +57,37 @@ def train_mask_tokenizer(
         params: sizes, steps, losses and the order of the phases.
         tokenizer: one to go on from, with its own sizes and codebooks and without phases; None starts from nothing.
         checkpoint_dir: where the state is kept every `params.save_steps`; an unfinished run there is taken up again.
+        data: what tells these examples from others, so that a run does not go on with other ones.
         cpu: train on the CPU also where there is a GPU.
         log_every: steps between rows of the curve; the last step is always one.
-        on_row: called with every row as it is measured.
+        on_row: called with every row as it is measured, on the main process.
+        keep: called with what is returned, on the main process, to store it; only then is the unfinished run removed.
 
-    Raises DataError where `checkpoint_dir` holds an unfinished run with other params or other first weights.
+    Raises DataError where `checkpoint_dir` holds an unfinished run with other params, other first weights or other
+    data, or files that are none; and where the loss is no number any more.
     """
     run = _Run(draw_example, params, tokenizer, cpu)
-    checkpoints = _Checkpoints(checkpoint_dir, run)
+    checkpoints = _Checkpoints(checkpoint_dir, run, data)
+    is_main = run.accelerator.is_main_process
     checkpoints.resume()
     while run.state.step < params.num_steps:
         step = run.state.step
         losses = run.optimise()
         if step % log_every == 0 or step == params.num_steps - 1:
-            run.state.curve.append({"step": step, "learning_rate": run.learning_rate, **run.means(losses)})
-            on_row(run.state.curve[-1])
+            row = {"step": step, "learning_rate": run.learning_rate, **run.means(losses)}
+            if not math.isfinite(row["loss"]):
+                raise DataError(f"the loss is {row['loss']} at step {step}; lower learning_rate and start anew.")
+            run.state.curve.append(row)
+            if is_main:
+                on_row(row)
         run.state.step += 1
-        if params.save_steps and run.state.step % params.save_steps == 0 and run.state.step < params.num_steps:
+        if params.save_steps and (run.state.step % params.save_steps == 0 or run.state.step == params.num_steps):
             checkpoints.save()
+    trained = run.accelerator.unwrap_model(run.module).tokenizer.cpu().eval()
+    if is_main:
+        keep(trained, run.state.curve)
     checkpoints.clear()
-    trained = run.accelerator.unwrap_model(run.module).tokenizer
-    return trained.cpu().eval(), run.state.curve
+    return trained, run.state.curve
 
 
 class _State:
@@ -182,22 +182,35 @@ class _Run:
 class _Checkpoints:
     """The state of an unfinished run in a folder, `step-<n>`; each appears whole, and the one before goes after it."""
 
-    def __init__(self, folder: Path | None, run: _Run) -> None:
+    def __init__(self, folder: Path | None, run: _Run, data: str) -> None:
         self.folder, self.run = folder, run
-        self.digest = "" if folder is None else digest(run.params.model_dump(mode="json"), _first_weights(run))
+        self.digest = "" if folder is None else digest(run.params.model_dump(mode="json"), _first_weights(run), data)
 
     def resume(self) -> None:
-        """Load the newest state, if there is one; DataError where it is of another run."""
-        if self.folder is None or not self._saved():
+        """Load the newest state, if there is one; DataError where it is of another run, or damaged."""
+        if self.folder is None or not self.folder.is_dir():
+            return
+        others = [path.name for path in self.folder.iterdir() if path not in self._ours()]
+        if others:
+            raise DataError(f"holds {others[0]}, which is no state of a training; move it away.", file=self.folder)
+        if not self._saved():
             return
         run_file = self.folder / RUN_FILE
-        if not run_file.is_file() or json.loads(run_file.read_text())["run"] != self.digest:
+        try:
+            is_ours = json.loads(run_file.read_text(encoding="utf-8"))["run"] == self.digest
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            is_ours = False
+        if not is_ours:
             raise DataError(
-                "holds an unfinished training with other parameters or first weights; delete the folder to start "
-                "anew, or restore them to continue",
+                "holds an unfinished training with other parameters, first weights or data; delete the folder to "
+                "start anew, or restore them to continue",
                 file=self.folder,
             )
-        self.run.accelerator.load_state(str(self._saved()[-1]))
+        newest = self._saved()[-1]
+        try:
+            self.run.accelerator.load_state(str(newest))
+        except (OSError, EOFError, RuntimeError, ValueError, KeyError, SafetensorError, UnpicklingError) as error:
+            raise DataError(f"a damaged state ({error}); delete it to go on from nothing.", file=newest) from error
 
     def save(self) -> None:
         """Keep the state as it is now."""
@@ -212,8 +225,9 @@ class _Checkpoints:
         accelerator.save_state(str(temporary))
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
-            earlier = self._saved()
-            temporary.rename(path)
+            earlier = [old for old in self._saved() if old != path]
+            if not path.exists():  # it exists where a run that was finished, but not stored, goes on
+                temporary.rename(path)
             for old in earlier:
                 shutil.rmtree(old)
 
@@ -225,6 +239,9 @@ class _Checkpoints:
 
     def _saved(self) -> list[Path]:
         return [] if self.folder is None else sorted(self.folder.glob("step-*"))
+
+    def _ours(self) -> set[Path]:
+        return set() if self.folder is None else {self.folder / RUN_FILE, *self._saved(), *self.folder.glob(".*.tmp*")}
 
 
 def _first_weights(run: _Run) -> str:
@@ -255,5 +272,5 @@ def round_to_half(tokenizer: MaskTokenizer) -> None:
 def save_half(tokenizer: MaskTokenizer, folder: Path) -> None:
     """Store rounded weights as float16 (see `round_to_half`), atomically; `from_pretrained` gives float32 back."""
     with atomic_path(folder) as temporary:
-        tokenizer.half().save_pretrained(temporary)
+        save_tokenizer(tokenizer.half(), temporary)
     tokenizer.float()

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from cyclegrpo.errors import DataError
 from cyclegrpo.tokenizer import MaskTokenizer, checkpoint
-from cyclegrpo.tokenizer.checkpoint import CONVERSION_FILE, convert_checkpoint, read_checkpoint, read_info
+from cyclegrpo.tokenizer.checkpoint import convert_checkpoint, read_checkpoint
 from cyclegrpo.tokenizer.config import SAM2_SIZES, sam2_config
-from cyclegrpo.tokenizer.convert import REFERENCE_PREFIX
+from cyclegrpo.tokenizer.convert import REFERENCE_PREFIX, without_prefix
+from cyclegrpo.tokenizer.folder import CONVERSION_FILE, load_mask_tokenizer, read_info
 from tests.tokenizer.test_convert import public_state_dict
 
 PATCHES = f"{REFERENCE_PREFIX}image_encoder.trunk.patch_embed.proj.bias"
@@ -126,13 +127,78 @@ def test_files_that_are_no_checkpoint_are_refused_by_name(name, public, tmp_path
     [
         ({}, "holds dict without tensors"),
         ([torch.zeros(1)], "holds list without tensors"),
-        ({"a": torch.zeros(1), "epoch": 3}, "1 names hold no tensor, the first is 'epoch'"),
+        (
+            {"a": torch.zeros(1), "epoch": 3},
+            "1 names hold no plain tensor .*, the first is 'epoch'",
+        ),
+        ({"a": torch.zeros(1), 3: torch.zeros(1)}, "the first is 3"),
+        ({"a": torch.zeros(2, dtype=torch.complex64)}, "the first is 'a'"),
+        ({"a": torch.zeros(2, dtype=torch.int32)}, "the first is 'a'"),
+        ({"a": torch.zeros(2).to_sparse()}, "the first is 'a'"),
+        ({"model": 3, "a": torch.zeros(1)}, "the first is 'model'"),
     ],
 )
 def test_what_holds_no_weights_is_refused(content, message, tmp_path):
     torch.save(content, tmp_path / "a.pth")
     with pytest.raises(DataError, match=message):
         read_checkpoint(tmp_path / "a.pth")
+
+
+def test_a_mapping_that_holds_itself_ends(tmp_path):
+    loop: dict = {"a": torch.zeros(1)}
+    loop["model"] = loop
+    torch.save(loop, tmp_path / "a.pth")
+    with pytest.raises(DataError, match="the first is 'model'"):
+        read_checkpoint(tmp_path / "a.pth")
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("quantizer.codebooks.0.weight", torch.tensor(1.0), r"shape \(\), expected \(16, 32\): codebooks\.0"),
+        ("sam_prompt_encoder.point_embeddings.3.weight", torch.zeros(1, 5), r"missing: .*point_embed"),
+        ("sam_mask_encoder.mask_tokens.weight", torch.tensor(1.0), r"shape \(\), expected"),
+        ("concate_mask_embeds.0.weight", torch.zeros(2, 2), r"several mask tokens .*concate_mask_embeds"),
+    ],
+)
+def test_odd_shapes_are_told_by_name(name, tensor, message, public, tokenizer, tmp_path):
+    prefix = "" if name.startswith("concate") else REFERENCE_PREFIX
+    key = next((key for key in public if key.endswith(name)), f"{prefix}{name}")
+    torch.save({**public, key: tensor}, tmp_path / "a.pth")
+    with pytest.raises(DataError, match=rf"a\.pth: .*{message}"):
+        convert_checkpoint(tmp_path / "a.pth", tmp_path / "out", config=tokenizer.config)
+
+
+def test_several_mask_tokens_are_refused_before_any_size(public, tmp_path):
+    torch.save({**public, "concate_mask_embeds.0.weight": torch.zeros(1)}, tmp_path / "a.pth")
+    with pytest.raises(DataError, match="several mask tokens"):
+        convert_checkpoint(tmp_path / "a.pth", tmp_path / "out")
+
+
+def test_a_weight_given_twice_is_refused(public, tokenizer, tmp_path):
+    torch.save({**public, "no_mem_embed": torch.zeros(1, 1, 32)}, tmp_path / "a.pth")
+    with pytest.raises(DataError, match="no_mem_embed is there with and without its prefix"):
+        convert_checkpoint(tmp_path / "a.pth", tmp_path / "out", config=tokenizer.config)
+
+
+def test_what_a_killed_conversion_left_is_removed_and_a_link_stays(public, tokenizer, tmp_path):
+    torch.save(public, tmp_path / "a.pth")
+    (tmp_path / "disk" / "out").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "out")
+    (tmp_path / "disk" / ".out.0123abcd.tmp").mkdir()
+    convert_checkpoint(tmp_path / "a.pth", tmp_path / "link", config=tokenizer.config)
+    assert (tmp_path / "link").is_symlink() and same_weights(tmp_path / "disk" / "out", tokenizer)
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["out"]
+    modes = {path.stat().st_mode for path in (tmp_path / "disk" / "out").iterdir()}
+    assert len(modes) == 1
+
+
+def test_the_folder_that_it_runs_in_is_not_replaced(public, tokenizer, tmp_path, monkeypatch):
+    torch.save(public, tmp_path / "a.pth")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(DataError, match="the folder that this runs in"):
+        convert_checkpoint(tmp_path / "a.pth", Path(), config=tokenizer.config)
 
 
 def test_nan_is_refused(public, tokenizer, tmp_path):
@@ -145,7 +211,7 @@ def test_nan_is_refused(public, tokenizer, tmp_path):
 def test_the_published_sizes_are_recognised(size):
     with torch.device("meta"):
         public = public_state_dict(MaskTokenizer(sam2_config(size)))
-    found, config = checkpoint._published_config(public)
+    found, config = checkpoint._published_config({without_prefix(name): tensor for name, tensor in public.items()})
     assert found == size and config.to_dict() == sam2_config(size).to_dict()
 
 
@@ -161,10 +227,12 @@ def test_an_unknown_size_is_named(public, tmp_path):
 def test_a_folder_whose_weights_are_not_its_configs_is_refused(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path / "a")
     assert read_info(tmp_path / "a").made_from is None
+    assert torch.equal(load_mask_tokenizer(tmp_path / "a").codebooks[1], tokenizer.codebooks[1])
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     (tmp_path / "a" / "config.json").write_text(json.dumps({**config, "codebook_size": 8}))
-    with pytest.raises(DataError, match=r"2 weights do not fit config\.json: codebooks\.0, codebooks\.1"):
-        read_info(tmp_path / "a")
+    for look in (read_info, load_mask_tokenizer):
+        with pytest.raises(DataError, match=r"2 weights do not fit config\.json: codebooks\.0, codebooks\.1"):
+            look(tmp_path / "a")
     (tmp_path / "a" / "model.safetensors").write_bytes(b"x")
     with pytest.raises(DataError, match="no whole safetensors file"):
         read_info(tmp_path / "a")
@@ -174,3 +242,30 @@ def test_a_folder_whose_weights_are_not_its_configs_is_refused(tokenizer, tmp_pa
     with pytest.raises(DataError, match=r"config\.json is missing"):
         read_info(tmp_path)
     assert not (tmp_path / "a" / CONVERSION_FILE).exists()
+
+
+def test_a_folder_without_some_weights_is_refused_where_it_would_be_used(tokenizer, tmp_path):
+    """transformers alone would fill them with random numbers."""
+    tokenizer.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["codebooks.1"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"1 weights do not fit config\.json: codebooks\.1"):
+        load_mask_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("[]", "no config of a model"),
+        ("{", "no config of a model"),
+        ('{"model_type": "qwen3_vl"}', r"holds another model \(qwen3_vl\); expected a mask tokenizer"),
+        ('{"model_type": "samtok", "codebook_size": "many"}', "no config of a mask tokenizer"),
+    ],
+)
+def test_a_config_that_is_none_is_refused(config, message, tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(DataError, match=message) as caught:
+        load_mask_tokenizer(tmp_path)
+    assert "\n" not in str(caught.value)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from pydantic import ValidationError
 
 from cyclegrpo.errors import DataError
@@ -132,6 +133,76 @@ def test_the_state_of_another_run_is_refused(tmp_path):
         train_mask_tokenizer(draw_square, other, checkpoint_dir=tmp_path)
 
 
+def test_the_state_of_a_run_on_other_data_is_refused(tmp_path):
+    params = FEW_STEPS.model_copy(update={"save_steps": 2})
+
+    def die(*_):
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        train_mask_tokenizer(draw_square, params, checkpoint_dir=tmp_path, data="a", keep=die)
+    with pytest.raises(DataError, match="other parameters, first weights or data"):
+        train_mask_tokenizer(draw_square, params, checkpoint_dir=tmp_path, data="b")
+
+
+def test_a_training_that_cannot_be_stored_is_not_lost(tmp_path):
+    params = FEW_STEPS.model_copy(update={"save_steps": 2})
+
+    def die(*_):
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        train_mask_tokenizer(draw_square, params, checkpoint_dir=tmp_path / "states", keep=die)
+    kept = []
+
+    def refuse(rng, num_masks):
+        raise AssertionError("nothing is left to train")
+
+    again, curve = train_mask_tokenizer(
+        refuse, params, checkpoint_dir=tmp_path / "states", keep=lambda *done: kept.append(done)
+    )
+    assert kept == [(again, curve)] and not (tmp_path / "states").exists()
+    whole, whole_curve = train_mask_tokenizer(draw_square, params)
+    assert curve == whole_curve
+    assert all(torch.equal(tensor, whole.state_dict()[name]) for name, tensor in again.state_dict().items())
+
+
+@pytest.mark.parametrize("damage", ["step-00000002/model.safetensors", "run.json"])
+def test_damaged_states_are_told(damage, tmp_path):
+    params = FEW_STEPS.model_copy(update={"save_steps": 2, "num_steps": 2})
+
+    def die(*_):
+        raise OSError
+
+    with pytest.raises(OSError):
+        train_mask_tokenizer(draw_square, params, checkpoint_dir=tmp_path, keep=die)
+    (tmp_path / damage).write_bytes(b"x")
+    with pytest.raises(DataError, match=r"a damaged state|an unfinished training with other"):
+        train_mask_tokenizer(draw_square, params, checkpoint_dir=tmp_path)
+
+
+def test_a_folder_of_something_else_is_no_folder_for_states(tmp_path):
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(DataError, match=r"holds mine\.txt"):
+        train_mask_tokenizer(draw_square, FEW_STEPS, checkpoint_dir=tmp_path)
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+
+
+def test_a_loss_that_is_no_number_ends_the_run():
+    params = FEW_STEPS.model_copy(update={"learning_rate": 1e30, "num_steps": 30})
+    with pytest.raises(DataError, match=r"the loss is nan at step \d+; lower learning_rate"):
+        train_mask_tokenizer(draw_square, params)
+
+
+def test_bfloat16_goes_through_all_phases(monkeypatch):
+    AcceleratorState._reset_state(reset_partial_state=True)  # a process has one precision, once it has been asked for
+    monkeypatch.setattr(AcceleratorState, "_shared_state", {})
+    params = FEW_STEPS.model_copy(update={"bf16": True})
+    trained, curve = train_mask_tokenizer(draw_square, params, log_every=1)
+    assert all(np.isfinite(row["loss"]) for row in curve)
+    assert {weight.dtype for weight in trained.parameters()} == {torch.float32}
+
+
 def test_going_on_from_a_tokenizer_keeps_its_sizes_and_codebooks():
     first, _ = train_mask_tokenizer(draw_square, FEW_STEPS)
     weights = {name: tensor.clone() for name, tensor in first.state_dict().items()}
@@ -183,7 +254,9 @@ def draw(rng, num_masks):
     return image, masks
 
 
-tokenizer, _ = train_mask_tokenizer(draw, FEW_STEPS.without_phases(), cpu=True)
+kept = []
+tokenizer, _ = train_mask_tokenizer(draw, FEW_STEPS.without_phases(), cpu=True, keep=lambda *done: kept.append(done))
+assert len(kept) == (PartialState().process_index == 0), "the main process alone stores the result"
 state = {"weights": tokenizer.state_dict(), "seen": seen}
 torch.save(state, f"{sys.argv[1]}/{PartialState().process_index}.pt")
 """
