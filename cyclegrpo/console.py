@@ -20,7 +20,7 @@ from cyclegrpo.errors import CycleGrpoError, printable_path
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT."""
-SPIN_COUNT = "10000"
+SPIN_COUNT = "100000"
 """Rounds that a thread of torch waits awake (GNU OpenMP's own: 300,000, or for ever)."""
 
 

@@ -246,5 +246,14 @@ class Params(Section):
     report: Report = Report()
 
 
+class SourceParams(BaseModel):
+    """The sections that reading images and masks of the sources takes; the others of the file are let be."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    base: Base
+    check: Check = Check()
+
+
 STAGES: tuple[str, ...] = tuple(name for name in Params.model_fields if name != "base")
 """The stages of the pipeline in their order, which are also the sections of the file."""

@@ -37,6 +37,7 @@ MAY_IMPORT["evaluation"] = {*MAY_IMPORT["dataset"], "dataset", "policy", "reward
 MAY_IMPORT["explorer"] = {"errors", "files", "params", "regions"}
 MAY_IMPORT["predict"] = {*MAY_IMPORT["evaluation"], "evaluation"}
 MAY_IMPORT["cli"] = set(MAY_IMPORT) | {"explorer", "predict"}
+MAY_IMPORT["__main__"] = {"cli"}
 
 TORCH = {"torch", "torchvision", "transformers", "trl", "accelerate"}
 

@@ -8,8 +8,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from cyclegrpo.errors import ParamsError
-from cyclegrpo.params_file import limited, load_params
-from tests.test_params import SHIPPED
+from cyclegrpo.params import SourceParams
+from cyclegrpo.params_file import limited, load_params, read_sections
+from tests.test_params import SHIPPED, write_params
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,12 @@ def test_limits_only_lower() -> None:
     assert (small.train.num_steps, small.evaluate.num_regions) == (2, 5)
     assert limited(small, records=10, steps=100, regions=1000) == small
     assert limited(params) == params
+
+
+def test_sections_that_the_sources_do_not_need_are_let_be(tmp_path: Path) -> None:
+    """Measuring a tokenizer takes a file that training and evaluation would refuse."""
+    path = write_params(tmp_path, {"train.betta": 1, "evaluate.split": 3})
+    assert read_sections(path, SourceParams).base.sources
+    path = write_params(tmp_path, {"base.sources[0].formatt": "x"})
+    with pytest.raises(ParamsError, match=r"base\.sources\[0\]\.formatt is unknown"):
+        read_sections(path, SourceParams)

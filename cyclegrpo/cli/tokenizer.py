@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cyclegrpo.cli.shared import PARAMS, AsJson, ParamsFile, load, one_line_errors, show_report
+from cyclegrpo.cli.shared import PARAMS, AsJson, ParamsFile, one_line_errors, show_report
 
 tokenizer_command = functools.partial(one_line_errors, group="tokenizer")
 app = typer.Typer(no_args_is_help=True, help="The mask tokenizer: convert public weights, measure, train.")
@@ -41,7 +41,7 @@ def convert(
     sizes: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", exists=True, dir_okay=False, help="YAML with other sizes than the published ones."
+            metavar="FILE", exists=True, dir_okay=False, help="YAML with all sizes, where they are not published ones."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -92,8 +92,14 @@ def evaluate(
     params: ParamsFile = PARAMS,
     as_json: AsJson = False,
 ) -> int:
-    """How well true masks of the sources come back: IoU by area, use of the codes, a picture of the worst."""
-    settings = load(params)
+    """How well true masks of the sources come back: IoU by area, use of the codes, a picture of the worst.
+
+    Of the params file only base and check count.
+    """
+    from cyclegrpo.params import SourceParams
+    from cyclegrpo.params_file import read_sections
+
+    settings = read_sections(params, SourceParams)
     from cyclegrpo.dataset.tokenizers import load_tokenizer
     from cyclegrpo.tokenizer.evaluate import run_evaluate_tokenizer
 
@@ -123,9 +129,14 @@ def train(
     params: ParamsFile = PARAMS,
     as_json: AsJson = False,
 ) -> int:
-    """Train a tokenizer on the true masks of the sources. An interrupted run goes on where it was."""
-    loaded = load(params)
+    """Train a tokenizer on the true masks of the sources. An interrupted run goes on from its last kept state.
+
+    Of the params file only base and check count.
+    """
+    from cyclegrpo.params import SourceParams
     from cyclegrpo.params_file import read_sections
+
+    loaded = read_sections(params, SourceParams)
     from cyclegrpo.tokenizer.params import TokenizerTraining
 
     training = TokenizerTraining() if settings is None else read_sections(settings, TokenizerTraining)

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from cyclegrpo.errors import DataError
 from cyclegrpo.files import atomic_path, write_json, write_text
-from cyclegrpo.params import Params
+from cyclegrpo.params import Params, SourceParams
 from cyclegrpo.regions.geometry import mask_to_box
 from cyclegrpo.tokenizer.examples import MaskExample, SourceExamples
 from cyclegrpo.tokenizer.model import MaskTokenizer
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NUM_WORST = 12
+NUM_NAMED = 20
+"""Unusable images that metrics.json names."""
 COLUMNS = 4
+NAME_LENGTH = 44
 WANTED, FOUND = "#111111", "#d0115c"
 
 
@@ -34,6 +37,7 @@ class QualityReport:
     """The figures that are printed; metrics.json has all of them."""
 
     num_images: int
+    num_unusable: int
     num_masks: int
     iou_mean: float
     iou_median: float
@@ -61,7 +65,7 @@ class _Worst:
 
 
 def run_evaluate_tokenizer(
-    params: Params,
+    params: Params | SourceParams,
     tokenizer: MaskTokenizer,
     out: Path,
     *,
@@ -70,17 +74,25 @@ def run_evaluate_tokenizer(
 ) -> QualityReport:
     """Measure a tokenizer on the sources of the params (see `SourceExamples` for `names` and `limit`).
 
-    Writes `metrics.json`, `masks.csv` (one line a mask) and `worst.png` to `out`.
+    Writes `metrics.json`, `masks.csv` (one line a mask) and `worst.png` to `out`. Raises DataError where no mask could
+    be measured, and, after all is written, where more images than `base.max_skip_ratio` of them cannot be used.
     """
     examples = SourceExamples(params, names=names, limit=limit)
     bar = tqdm(examples, total=len(examples), unit="image", disable=None, file=sys.stderr)
-    return evaluate_tokenizer(bar, tokenizer, out, skipped=examples.skipped)
+    report = evaluate_tokenizer(bar, tokenizer, out, source=examples)
+    bad = list(examples.unusable.values())
+    if len(bad) > params.base.max_skip_ratio * len(examples):
+        raise DataError(
+            f"{len(bad)} of {len(examples)} images cannot be used, more than base.max_skip_ratio = "
+            f"{params.base.max_skip_ratio} allows; the first: {bad[0]} The figures in {out} are of the others."
+        )
+    return report
 
 
 def evaluate_tokenizer(
-    examples: Iterable[MaskExample], tokenizer: MaskTokenizer, out: Path, *, skipped: dict[str, int] | None = None
+    examples: Iterable[MaskExample], tokenizer: MaskTokenizer, out: Path, *, source: SourceExamples | None = None
 ) -> QualityReport:
-    """The same on any images with masks; `skipped`, read at the end, goes into the metrics.
+    """The same on any images with masks; what `source` skipped, read at the end, goes into the metrics.
 
     Raises DataError where there is no mask at all.
     """
@@ -93,15 +105,18 @@ def evaluate_tokenizer(
         scores += of_image
         num_images += 1
     if not scores:
-        raise DataError("no mask could be measured; expected images with masks.", file=out)
+        raise DataError(f"no mask could be measured ({source.reasons if source else 'no images with masks'}).")
     metrics = summarise(scores, tokenizer.config.codebook_size)
-    described: dict[str, Any] = {"num_images": num_images, "skipped": dict(skipped or {})}
+    unusable = list(source.unusable.values()) if source else []
+    described: dict[str, Any] = {"num_images": num_images, "skipped": dict(source.skipped) if source else {}}
+    described["unusable"] = unusable[:NUM_NAMED]
     described["compute_dtype"] = str(tokenizer.compute_dtype).removeprefix("torch.")
     write_text(out / "masks.csv", scores_to_table(scores).write_csv())
-    draw_worst(worst.sorted(), tokenizer, out / "worst.png")
     write_json(out / "metrics.json", metrics | described)
+    draw_worst(worst.sorted(), tokenizer, out / "worst.png")
     return QualityReport(
         num_images=num_images,
+        num_unusable=len(unusable),
         num_masks=len(scores),
         iou_mean=metrics["all"]["mean"],
         iou_median=metrics["all"]["median"],
@@ -148,13 +163,25 @@ def draw_worst(worst: Sequence[tuple[MaskScore, np.ndarray, np.ndarray]], tokeni
         panel.imshow(image)
         _outline(panel, again, "white", "solid", 4)
         _outline(panel, again, FOUND, "solid", 2)
+        _outline(panel, mask, "white", "solid", 3)
         _outline(panel, mask, WANTED, "dashed", 1.5)
         _look_at(panel, mask)
-        codes = " ".join(map(str, score.codes))
-        panel.set_title(f"IoU {score.iou:.2f}, {score.area_px} px, codes {codes}\n{score.name}"[:90], fontsize=8)
-    figure.tight_layout(rect=(0, 0, 1, 0.97), h_pad=1.5)
+        codes = " ".join(map(str, score.codes)) + ("" if again.any() else ": nothing")
+        title = f"IoU {score.iou:.2f}, {score.area_px} px, codes {codes}\n{_short_name(score.name)}"
+        panel.set_title(title, fontsize=8, parse_math=False)
+    figure.tight_layout(rect=(0, 0, 1, 0.97), h_pad=3)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, metadata={"Software": None})
+
+
+def _short_name(name: str) -> str:
+    r"""The end of a name, which tells more than its beginning, in letters that the font has.
+
+    >>> _short_name("v3det/" + "x" * 60 + ".jpg")[:4], _short_name("\u8c93.jpg")
+    ('...x', '\\u8c93.jpg')
+    """
+    plain = name.encode("latin-1", "backslashreplace").decode("latin-1")
+    return plain if len(plain) <= NAME_LENGTH else "..." + plain[3 - NAME_LENGTH :]
 
 
 def _outline(axes: Axes, mask: np.ndarray, color: str, style: str, width: float) -> None:
@@ -166,8 +193,11 @@ def _outline(axes: Axes, mask: np.ndarray, color: str, style: str, width: float)
 
 
 def _look_at(axes: Axes, mask: np.ndarray) -> None:
-    """Show the part of the image around a mask, as much again on every side and at least a sixth of the image."""
+    """Show the part of the image around a mask, as much again on every side, and more where it is tiny: up to a sixth
+    of the image, but so that one pixel can still be seen.
+    """
     x0, y0, x1, y1 = mask_to_box(mask) or (0, 0, *mask.shape[::-1])
-    margin = max(x1 - x0, y1 - y0, min(mask.shape) // 6)
+    side = max(x1 - x0, y1 - y0)
+    margin = max(side, min(min(mask.shape) // 6, 12 + 4 * side))
     axes.set_xlim(max(-1.5, x0 - margin), min(mask.shape[1] + 0.5, x1 + margin))
     axes.set_ylim(min(mask.shape[0] + 0.5, y1 + margin), max(-1.5, y0 - margin))

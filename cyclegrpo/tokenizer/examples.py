@@ -17,7 +17,7 @@ import numpy as np
 from cyclegrpo.errors import DataError, ParamsError
 from cyclegrpo.files import digest
 from cyclegrpo.images import load_image_below
-from cyclegrpo.params import Params, Source
+from cyclegrpo.params import Params, Source, SourceParams
 from cyclegrpo.regions.rle import Rle, rle_to_mask
 from cyclegrpo.sources import Skip, read_source
 
@@ -62,7 +62,9 @@ class SourceExamples:
     have no true mask at all.
     """
 
-    def __init__(self, params: Params, *, names: Sequence[str] | None = None, limit: int | None = None) -> None:
+    def __init__(
+        self, params: Params | SourceParams, *, names: Sequence[str] | None = None, limit: int | None = None
+    ) -> None:
         self.max_pixels = params.check.max_pixels
         self.skipped: Counter[str] = Counter()
         self.unusable: dict[int, str] = {}

@@ -103,8 +103,10 @@ class MaskTokenizer(PreTrainedModel):
 
     def embed_images(self, images: Sequence[Image.Image | np.ndarray]) -> ImageFeatures:
         """Features of RGB images (PIL, or uint8 (H, W, 3)), each of any size; several go through the encoder at once
-        where memory allows it. Raises ValueError where there are none.
+        where memory allows it. Raises ValueError where there are none, or where one is no such image.
         """
+        if isinstance(images, np.ndarray | Image.Image):
+            raise ValueError("one image; expected a list of images.")
         images_per_pass = self._per_pass(PIXELS_PER_PASS, self.config.image_size)
         parts = []
         for start in range(0, len(images), images_per_pass):
@@ -142,6 +144,8 @@ class MaskTokenizer(PreTrainedModel):
             with torch.no_grad(), self.autocast():
                 embeddings_ND = self.embed_masks(features, masks_NSS, boxes_N4, images)
             codes.append(quantize(embeddings_ND.float(), list(self.codebooks))[0])
+        if image_of_mask is not None and next(owners, None) is not None:
+            raise ValueError("image_of_mask is longer than the masks; expected one number for each.")
         return torch.cat(codes)
 
     def _prompts(self, masks: Iterable[np.ndarray | Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -150,6 +154,8 @@ class MaskTokenizer(PreTrainedModel):
             mask_1HW = torch.as_tensor(mask, dtype=torch.bool)[None]
             if mask_1HW.ndim != 3:
                 raise ValueError(f"masks[{index}] has shape {tuple(mask_1HW.shape[1:])}; expected (H, W).")
+            if not mask_1HW.numel():
+                raise ValueError(f"masks[{index}] has shape {tuple(mask_1HW.shape[1:])}; expected pixels.")
             prompt_1SS = resize_to_prompt(
                 mask_1HW.to(self.device, torch.float32), self.sam2.prompt_encoder.mask_input_size
             )
@@ -174,6 +180,8 @@ class MaskTokenizer(PreTrainedModel):
 
     def iterate_masks(self, features: ImageFeatures, codes: Codes, height: int, width: int) -> Iterator[np.ndarray]:
         """The masks of `decode_masks` one after the other, bool (height, width), so that few are held at a time."""
+        if min(height, width) < 1:
+            raise ValueError(f"masks of {height} x {width}; expected pixels.")
         masks_per_resize = max(1, PIXELS_PER_RESIZE // (height * width))
         for logits_NSS in self._decode_chunks(features, codes):
             for part_NSS in logits_NSS.split(masks_per_resize):
@@ -183,7 +191,10 @@ class MaskTokenizer(PreTrainedModel):
     def _decode_chunks(self, features: ImageFeatures, codes: Codes) -> Iterator[Tensor]:
         """Logits, float32, of as many codes at a time as `LOGITS_PER_PASS` allows."""
         self._check_one_image(features)
-        codes_NL = torch.as_tensor(codes, dtype=torch.long)
+        given = torch.as_tensor(codes)
+        if given.numel() and given.is_floating_point():
+            raise ValueError("codes are no whole numbers; expected integers (N, L).")
+        codes_NL = given.long()
         if codes_NL.numel() == 0:
             codes_NL = codes_NL.reshape(0, self.config.codebook_depth)
         self._check_codes(codes_NL)
@@ -201,7 +212,11 @@ class MaskTokenizer(PreTrainedModel):
     def image_to_pixels(self, image: Image.Image | np.ndarray) -> Tensor:
         """Normalised pixels (3, image_size, image_size) of one RGB image; its aspect is not kept."""
         if isinstance(image, np.ndarray):
+            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+                raise ValueError(f"an image is {image.dtype} {image.shape}; expected uint8 (H, W, 3).")
             image = Image.fromarray(image)
+        elif image.mode[0] in "IF":
+            raise ValueError(f"an image has mode {image.mode}; open it with cyclegrpo.images.load_image.")
         side = self.config.image_size
         resized = np.asarray(image.convert("RGB").resize((side, side)), dtype=np.float32) / 255
         normalised = (resized - np.array(IMAGENET_MEAN, np.float32)) / np.array(IMAGENET_STD, np.float32)

@@ -12,7 +12,7 @@ import polars as pl
 
 from cyclegrpo.errors import ParamsError
 from cyclegrpo.files import atomic_path, remove_leftovers, require_writable, write_text
-from cyclegrpo.params import Params
+from cyclegrpo.params import Params, SourceParams
 from cyclegrpo.tokenizer.examples import SourceExamples
 from cyclegrpo.tokenizer.folder import load_mask_tokenizer, read_config, require_replaceable, save_tokenizer
 from cyclegrpo.tokenizer.model import MaskTokenizer
@@ -22,9 +22,10 @@ from cyclegrpo.tokenizer.train import Row, train_mask_tokenizer
 
 @dataclass(frozen=True)
 class TrainTokenizerReport:
-    """What a training did; loss and IoU are of the last step."""
+    """What a training did; loss and IoU are of the last step, `num_unusable` counts images that could not be used."""
 
     num_images: int
+    num_unusable: int
     num_steps: int
     seconds: float
     loss: float
@@ -33,7 +34,7 @@ class TrainTokenizerReport:
 
 
 def run_train_tokenizer(
-    params: Params,
+    params: Params | SourceParams,
     training: TokenizerTraining,
     out: Path,
     *,
@@ -75,7 +76,13 @@ def run_train_tokenizer(
     seconds = time.monotonic() - clock
     last = curve[-1]
     return TrainTokenizerReport(
-        len(examples), training.num_steps, round(seconds, 1), last["loss"], last["iou"], out.as_posix()
+        num_images=len(examples),
+        num_unusable=len(examples.unusable),
+        num_steps=training.num_steps,
+        seconds=round(seconds, 1),
+        loss=last["loss"],
+        iou=last["iou"],
+        out=out.as_posix(),
     )
 
 

@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from cyclegrpo.errors import ParamsError
+from cyclegrpo.params_file import read_sections
 from cyclegrpo.tokenizer import MaskTokenizer, MaskTokenizerConfig, hiera_config
-from cyclegrpo.tokenizer.config import sam2_config
+from cyclegrpo.tokenizer.config import config_of, sam2_config
+from cyclegrpo.tokenizer.params import TokenizerTraining, read_all_sizes
 
 GOOD = {
     "image_size": 64,
@@ -51,3 +55,68 @@ def test_the_large_config_has_the_released_number_of_values():
 def test_the_package_is_imported_without_torch():
     code = "import sys, cyclegrpo.tokenizer, cyclegrpo.tokenizer.params; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+LARGE = """
+image_size: 1024
+embed_dim: 256
+stage_dims: [144, 288, 576, 1152]
+stage_blocks: [2, 6, 36, 4]
+stage_heads: [2, 4, 8, 16]
+stage_windows: [8, 4, 16, 8]
+global_blocks: [23, 33, 43]
+top_down_levels: [2, 3]
+position_grid: 7
+decoder_heads: 8
+attention_downsample_rate: 2
+decoder_mlp_dim: 2048
+iou_head_dim: 256
+codebook_size: 256
+multimask_output: true
+"""
+
+
+def test_the_sizes_that_the_docs_show_are_those_of_the_release(tmp_path):
+    docs = (Path(__file__).parents[2] / "docs" / "tokenizer.md").read_text(encoding="utf-8")
+    assert LARGE.strip() in docs
+    (tmp_path / "sizes.yaml").write_text(LARGE)
+    assert config_of(read_all_sizes(tmp_path / "sizes.yaml")).to_dict() == sam2_config("large").to_dict()
+
+
+def test_sizes_that_are_left_out_are_named(tmp_path):
+    """Some do not show in the shapes of the weights, and the defaults are those of another tokenizer."""
+    (tmp_path / "sizes.yaml").write_text(
+        LARGE.replace("multimask_output: true\n", "").replace("decoder_heads: 8\n", "")
+    )
+    with pytest.raises(
+        ParamsError, match=r"sizes\.yaml: decoder_heads, multimask_output left out; expected every size"
+    ):
+        read_all_sizes(tmp_path / "sizes.yaml")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("decoder_heads: 7", r"sizes of the tokenizer: decoder_heads is 7; expected a divisor of its 128 channels"),
+        ("stage_heads: [5, 4, 8, 16]", r"stage_heads\[0\] is 5; expected a divisor of its 144 channels"),
+        ("global_blocks: [99]", r"global_blocks holds \[99\]; expected numbers in 0\.\.47"),
+        ("global_blocks: [2]", "the first block of a stage"),
+        ("stage_windows: [7, 4, 16, 8]", r"stage_windows\[0\] is 7"),
+        ("stage_windows: [0, 4, 16, 8]", r"stage_windows\[0\] is 0; expected"),
+        ("stage_dims: [0, 1, 2, 3]", r"stage_dims\[0\] is 0; expected"),
+        ("top_down_levels: [9]", r"top_down_levels\[0\] is 9; expected"),
+    ],
+)
+def test_sizes_that_no_model_has_are_one_line(line, message, tmp_path):
+    key = line.split(":")[0]
+    changed = [line if old.startswith(f"{key}:") else old for old in LARGE.splitlines()]
+    (tmp_path / "sizes.yaml").write_text("\n".join(changed))
+    with pytest.raises(ParamsError, match=message) as caught:
+        config_of(read_all_sizes(tmp_path / "sizes.yaml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_rate_is_a_finite_number(tmp_path):
+    (tmp_path / "settings.yaml").write_text("learning_rate: .inf\n")
+    with pytest.raises(ParamsError, match="learning_rate is inf; expected a finite number"):
+        read_sections(tmp_path / "settings.yaml", TokenizerTraining)

@@ -222,3 +222,34 @@ def test_stored_in_half_the_bytes_it_loads_as_float32_with_the_same_codes(tiny_c
     tokenizer.save_pretrained(tmp_path / "whole")
     sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "whole")]
     assert sizes[0] < 0.6 * sizes[1]
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (np.zeros((4, 4), np.uint8), r"uint8 \(4, 4\); expected uint8 \(H, W, 3\)"),
+        (np.zeros((4, 4, 3), np.float32), r"float32 \(4, 4, 3\)"),
+        (Image.new("I;16", (4, 4)), r"mode I;16; open it with cyclegrpo\.images\.load_image"),
+        (Image.new("F", (4, 4)), "mode F"),
+    ],
+)
+def test_images_that_would_be_read_wrongly_are_refused(tokenizer, image, message):
+    with pytest.raises(ValueError, match=message):
+        tokenizer.embed_images([image])
+
+
+def test_an_image_without_its_list_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="expected a list of images"):
+        tokenizer.embed_images(np.zeros((4, 4, 3), np.uint8))
+
+
+def test_calls_that_would_give_something_else_than_asked_are_refused(tokenizer, features):
+    mask = np.ones((4, 4), bool)
+    with pytest.raises(ValueError, match="image_of_mask is longer than the masks"):
+        tokenizer.encode(features, [mask], image_of_mask=[0, 0])
+    with pytest.raises(ValueError, match="codes are no whole numbers"):
+        tokenizer.decode(features, [[1.7, 2.2]])
+    with pytest.raises(ValueError, match="masks of 0 x 5"):
+        tokenizer.decode_masks(features, [[1, 2]], 0, 5)
+    with pytest.raises(ValueError, match=r"masks\[0\] has shape \(0, 5\); expected pixels"):
+        tokenizer.encode(features, [np.ones((0, 5), bool)])

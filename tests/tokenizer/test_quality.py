@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ import torch
 from PIL import Image
 
 from cyclegrpo.errors import DataError
-from cyclegrpo.tokenizer import MaskTokenizer
-from cyclegrpo.tokenizer.evaluate import _Worst, evaluate_tokenizer
-from cyclegrpo.tokenizer.examples import MaskExample
+from cyclegrpo.tokenizer import MaskTokenizer, evaluate
+from cyclegrpo.tokenizer.evaluate import _Worst, evaluate_tokenizer, run_evaluate_tokenizer
+from cyclegrpo.tokenizer.examples import MaskExample, SourceExamples
 from cyclegrpo.tokenizer.quality import AREA_NAMES, MaskScore, code_use, score_masks, summarise
+from tests.dataset.support import make_params, write_world
 
 
 class HalvesTokenizer:
@@ -83,11 +85,10 @@ def test_the_worst_masks_are_kept_and_sorted():
 
 
 def test_an_evaluation_leaves_figures_a_table_and_a_picture(tmp_path):
-    skipped = {"bad_rle": 1}
-    report = evaluate_tokenizer([example(), example("b.png", 30)], HalvesTokenizer(), tmp_path, skipped=skipped)
+    report = evaluate_tokenizer([example(), example("b.png", 30)], HalvesTokenizer(), tmp_path)
     assert (report.num_images, report.num_masks, report.iou_mean) == (2, 4, 0.75)
     metrics = json.loads((tmp_path / "metrics.json").read_text())
-    assert metrics["skipped"] == skipped and metrics["compute_dtype"] == "float32"
+    assert metrics["skipped"] == {} and metrics["compute_dtype"] == "float32"
     with open(tmp_path / "masks.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["image"], row["kind"], float(row["iou"])) for row in rows] == [
@@ -100,7 +101,7 @@ def test_an_evaluation_leaves_figures_a_table_and_a_picture(tmp_path):
     with Image.open(tmp_path / "worst.png") as drawn:
         colors = {color for _, color in drawn.convert("RGB").getcolors(2**24)}
     assert {(90, 90, 90), (0xD0, 0x11, 0x5C)} <= colors  # the image and the decoded outline
-    evaluate_tokenizer([example(), example("b.png", 30)], HalvesTokenizer(), tmp_path, skipped=skipped)
+    evaluate_tokenizer([example(), example("b.png", 30)], HalvesTokenizer(), tmp_path)
     assert (tmp_path / "worst.png").read_bytes() == picture
 
 
@@ -108,6 +109,53 @@ def test_nothing_to_measure_is_an_error(tmp_path):
     with pytest.raises(DataError, match="no mask could be measured"):
         evaluate_tokenizer([], HalvesTokenizer(), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a_$\\frac$_b.png", "dollar_$a_{b}$.png", "猫/猫.png", "x" * 300])
+def test_any_name_can_be_drawn(name, tmp_path, recwarn):
+    evaluate_tokenizer([example(name)], HalvesTokenizer(), tmp_path)
+    assert (tmp_path / "worst.png").is_file() and not list(recwarn)
+
+
+def test_one_pixel_of_a_large_image_can_be_seen(tmp_path):
+    mask = np.zeros((1, 900, 1200), bool)
+    mask[0, 450, 600] = True
+    figure_of = MaskExample("a.png", np.full((900, 1200, 3), 90, np.uint8), mask)
+    evaluate_tokenizer([figure_of], HalvesTokenizer(), tmp_path)
+    with Image.open(tmp_path / "worst.png") as drawn:
+        dark = (np.asarray(drawn.convert("L")) < 40)[60:, :330]  # below the title, the first panel
+    assert dark.sum() > 20
+
+
+def source_with_images_gone(tmp_path, num_gone, **base):
+    params = make_params(tmp_path, sources=write_world(tmp_path))
+    params = params.model_copy(update={"base": params.base.model_copy(update=base)})
+    for image in SourceExamples(params).images[:num_gone]:
+        (image.root / image.image).unlink()
+    return params
+
+
+def test_images_that_cannot_be_used_are_named_and_too_many_are_an_error(tmp_path):
+    params = source_with_images_gone(tmp_path, 1)
+    name = SourceExamples(params).images[0].image
+    with pytest.raises(DataError, match=rf"no mask could be measured \(.*1 image_unusable; .*{name}.*no such file"):
+        run_evaluate_tokenizer(params, HalvesTokenizer(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_figures_of_the_other_images_are_written(tmp_path, monkeypatch):
+    params = make_params(tmp_path, sources=write_world(tmp_path))
+    examples = SourceExamples(params)
+    examples.images *= 2
+    examples.images[0] = replace(examples.images[0], image="gone.jpg")
+    monkeypatch.setattr(evaluate, "SourceExamples", lambda *_, **__: examples)
+    with pytest.raises(DataError, match=r"1 of 2 images cannot be used, more than base\.max_skip_ratio .*gone\.jpg"):
+        run_evaluate_tokenizer(params, HalvesTokenizer(), tmp_path / "out")
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["num_images"] == 1 and metrics["skipped"]["image_unusable"] == 1
+    assert "gone.jpg" in metrics["unusable"][0]
+    lenient = params.model_copy(update={"base": params.base.model_copy(update={"max_skip_ratio": 0.5})})
+    assert run_evaluate_tokenizer(lenient, HalvesTokenizer(), tmp_path / "out").num_unusable == 1
 
 
 def test_a_real_tokenizer_is_measured_with_one_pass_an_image(tiny_config, monkeypatch):
