@@ -74,6 +74,13 @@ def require_writable(folder: StrPath) -> None:
     trial.unlink()
 
 
+def share_weights(folder: StrPath) -> None:
+    """Lets everybody read a model's weights who may read its config: safetensors keeps what it writes from others."""
+    mode = (Path(folder) / "config.json").stat().st_mode
+    for file in Path(folder).glob("*.safetensors"):
+        file.chmod(mode)
+
+
 def write_bytes(path: StrPath, data: bytes) -> None:
     """Writes the bytes to `path`, atomically."""
     with atomic_path(path) as temporary:

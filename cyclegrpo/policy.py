@@ -7,7 +7,6 @@ end-of-turn markers removed.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from PIL import Image
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from cyclegrpo.errors import DataError
+from cyclegrpo.files import atomic_path, remove_leftovers, share_weights
 from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
 from cyclegrpo.regions.spaces import IMAGE
 from cyclegrpo.regions.tokens import all_token_strings
@@ -103,14 +103,11 @@ def require_mask_tokens(path: Path, processor: Any, *, codebook_size: int, speci
 
 def save_policy(model: Any, processor: Any, path: Path) -> None:
     """The model and its processor as a Hugging Face directory, which appears all at once and replaces an older one."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    with bars_on_terminals_only():
+    remove_leftovers(path)
+    with atomic_path(path) as unfinished, bars_on_terminals_only():
         model.save_pretrained(unfinished)
-    processor.save_pretrained(unfinished)
-    if path.is_dir():
-        shutil.rmtree(path)
-    unfinished.rename(path)
+        processor.save_pretrained(unfinished)
+        share_weights(unfinished)
 
 
 class Policy:

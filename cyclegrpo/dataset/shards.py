@@ -29,6 +29,7 @@ _CODE = (
     "dataset/*.py",
     "regions/*.py",
     "tokenizer/config.py",
+    "tokenizer/features.py",
     "tokenizer/mask_prompts.py",
     "tokenizer/model.py",
     "tokenizer/quantizer.py",
@@ -90,8 +91,11 @@ class ShardStore:
     def _load(self, path: Path) -> ShardResult | None:
         if not path.is_file():
             return None
-        content = json.loads(path.read_text(encoding="utf-8"))
-        result = ShardResult(content["rows"], [Skip(**skip) for skip in content["skips"]])
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            result = ShardResult(content["rows"], [Skip(**skip) for skip in content["skips"]])
+        except (ValueError, KeyError, TypeError):  # empty or cut short, as after a power failure: computed anew
+            return None
         return result if self.still_valid(result) else None
 
     def _remove_others(self, paths: Sequence[Path]) -> None:

@@ -13,6 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
 from cyclegrpo.errors import DataError
+from cyclegrpo.files import share_weights
 from cyclegrpo.loading import bars_on_terminals_only, require_model
 from cyclegrpo.tokenizer.config import MaskTokenizerConfig
 from cyclegrpo.tokenizer.model import MaskTokenizer
@@ -59,9 +60,7 @@ def save_tokenizer(tokenizer: MaskTokenizer, folder: Path) -> None:
     """Write the folder of a tokenizer; everybody may read it whom the process's umask lets."""
     with bars_on_terminals_only():
         tokenizer.save_pretrained(folder)
-    mode = (folder / "config.json").stat().st_mode
-    for file in folder.glob("*.safetensors"):  # safetensors itself keeps them from everybody else
-        file.chmod(mode)
+    share_weights(folder)
 
 
 def require_replaceable(out: Path, marker: str, what: str) -> None:

@@ -87,5 +87,14 @@ def test_a_shard_whose_files_are_gone_is_computed_again(tmp_path: Path) -> None:
     assert doubler.num_shards == 1
 
 
+@pytest.mark.parametrize("content", ["", '{"rows": [', "[]", '{"rows": []}', '{"rows": [], "skips": [3]}'])
+def test_a_damaged_shard_is_computed_again(tmp_path: Path, content: str) -> None:
+    store = ShardStore(tmp_path / "s", {})
+    whole = store.run(items(1, 2, 3), Doubler())
+    next((tmp_path / "s").glob("*.json")).write_text(content)
+    doubler = Doubler()
+    assert store.run(items(1, 2, 3), doubler) == whole and doubler.num_shards == 1
+
+
 def test_no_items(tmp_path: Path) -> None:
     assert ShardStore(tmp_path / "s", {}).run([], Doubler()) == ShardResult()
