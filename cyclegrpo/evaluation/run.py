@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +26,14 @@ from pydantic import TypeAdapter, ValidationError
 from tqdm import tqdm
 
 from cyclegrpo.dataset.shards import code_digest
-from cyclegrpo.dataset.tokenizers import load_tokenizer
+from cyclegrpo.dataset.tokenizers import load_tokenizer, resolve_dtype
 from cyclegrpo.evaluation.blocks import Block, num_blocks, prepare_blocks
 from cyclegrpo.evaluation.heldout import Heldout, num_images_in_training, read_heldout
 from cyclegrpo.evaluation.metrics import Predictions, RegionPrediction, compare, summarise
 from cyclegrpo.evaluation.predict import Generates, Interview
 from cyclegrpo.evaluation.truth import Truth
 from cyclegrpo.files import digest, sha256_file, write_json, write_text
-from cyclegrpo.loading import require_model
+from cyclegrpo.loading import require_model, resolve_device
 from cyclegrpo.params import Crop, Evaluate, Params
 from cyclegrpo.regions.spaces import MASK, RegionSpace, space
 
@@ -40,6 +42,16 @@ RESULTS = Path("results/evaluate")
 PICTURE_PX = 512
 PNG_BELOW_PX = 256
 PREDICTIONS = TypeAdapter(Predictions)
+CODE = (
+    "evaluation/*.py",
+    "loading.py",
+    "policy.py",
+    "rewards/*.py",
+    "sources/*.py",
+    "tokenizer/folder.py",
+    "vision.py",
+)
+"""What predictions depend on beside the code of the data stages."""
 
 
 @dataclass(frozen=True)
@@ -192,8 +204,18 @@ class _Models:
         sums = [sha256_file(file) for file in files if file.is_file()]
         crop = crop_as_trained(self._params).model_dump(mode="json")
         asked = settings.model_dump(mode="json", exclude={"num_examples", "truth"})
-        code = code_digest("evaluation/*.py", "policy.py", "rewards/*.py")
-        return digest(sums, asked, crop, base.region_space, base.seed, base.max_skip_ratio, code)
+        code = code_digest(*CODE)
+        computed = resolve_device(base.device).partition(":")[0], resolve_dtype(base.device, base.tokenizer_dtype)
+        chosen = [base.region_space, base.seed, base.max_skip_ratio, *computed]
+        return digest(sums, self._pixels, asked, crop, chosen, code)
+
+    @cached_property
+    def _pixels(self) -> str:
+        """A digest of the held-out images as they are read."""
+        asked = [*self._heldout.regions, *self._heldout.no_targets]
+        sizes = {item.image: item.size for item in asked}
+        opened = ((name, self._heldout.open_image(name, size)) for name, size in sorted(sizes.items()))
+        return digest([[name, image.size, sha256(image.tobytes()).hexdigest()] for name, image in opened])
 
 
 def load_policy(path: Path, device: str, codebook_size: int | None) -> Generates:

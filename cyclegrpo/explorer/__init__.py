@@ -1,1 +1,1 @@
-"""The result page: a self-contained HTML file and a picture made from what train and evaluate wrote."""
+"""The result page: a self-contained HTML file made from what train and evaluate wrote."""

@@ -87,5 +87,5 @@ def summary(rows: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _write_csv(path: Path, names: Sequence[str], rows: Sequence[dict[str, float]]) -> None:
-    table = pl.DataFrame(rows, infer_schema_length=None).select(names)
+    table = pl.DataFrame(rows or {"step": []}, infer_schema_length=None).select(names)
     write_text(path, table.write_csv())

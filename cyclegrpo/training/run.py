@@ -25,7 +25,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOConfig
 
 from cyclegrpo.dataset.schema import frame_of, list_files
-from cyclegrpo.dataset.tokenizers import load_tokenizer
+from cyclegrpo.dataset.tokenizers import load_tokenizer, resolve_dtype
 from cyclegrpo.errors import DataError, ParamsError
 from cyclegrpo.files import digest, sha256_file, write_json
 from cyclegrpo.images import MAX_PIXELS, load_image_below
@@ -34,7 +34,7 @@ from cyclegrpo.params import Params, Train
 from cyclegrpo.policy import load_model, load_processor, prompt_to_messages, require_mask_tokens, save_policy
 from cyclegrpo.regions.spaces import BOX, RegionSpace, space
 from cyclegrpo.tokenizer import MaskTokenizer
-from cyclegrpo.training.curve import CurveWriter, summary, training_rows
+from cyclegrpo.training.curve import CurveWriter, summary, training_rows, write_curves
 from cyclegrpo.training.draws import Draw, draw_steps, load_rows
 from cyclegrpo.training.scoring import BoxScorer, MaskScorer, Scorer
 from cyclegrpo.training.trainer import CycleGRPOTrainer
@@ -93,6 +93,7 @@ def run_train(
         if trainer.is_world_process_zero():
             save_policy(trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class, policy_dir)
     logged = training_rows(trainer.state.log_history)
+    write_curves(results_dir, logged)  # a run that goes on from its last step logs none
     metrics = summary(logged) | {"num_steps": train.num_steps}
     write_json(results_dir / "metrics.json", metrics)
     start_run(checkpoint_dir, None)
@@ -245,9 +246,10 @@ def run_digest(params: Params) -> str:
     """What an interrupted run must share with its continuation: parameters, rows, policy and tokenizer."""
     base = params.base
     files = list_files(base.dataset_dir)
-    models = [path for folder in (base.policy, base.tokenizer) for path in sorted(folder.glob("*.safetensors"))]
+    models = [path for folder in (base.policy, base.tokenizer) for path in sorted(folder.glob("*")) if path.is_file()]
     contents = {path.as_posix(): sha256_file(path) for path in [*files, *models]}
-    return digest(params.train.model_dump(mode="json"), base.seed, base.region_space, contents)
+    dtype = resolve_dtype(base.device, base.tokenizer_dtype)
+    return digest(params.train.model_dump(mode="json"), base.seed, base.region_space, dtype, contents)
 
 
 def resume_or_start(checkpoint_dir: Path, run: str) -> str | None:

@@ -155,6 +155,18 @@ def test_a_new_policy_is_asked_again_and_the_old_one_is_not(params, loaded):
     assert loaded == ["models/policy", "before"]  # the old one locates again, but describes nothing
 
 
+def test_other_pixels_or_another_dtype_ask_both_again(params, loaded):
+    """Kept answers are about the very images, as the very tokenizer encodes them."""
+    run_evaluate(params)
+    loaded.clear()
+    Image.new("RGB", (8, 8), "black").save("1.png")
+    run_evaluate(params)
+    assert loaded == ["before", "models/policy"]
+    loaded.clear()
+    run_evaluate(params.model_copy(update={"base": params.base.model_copy(update={"tokenizer_dtype": "bfloat16"})}))
+    assert loaded == ["before", "models/policy"]
+
+
 @pytest.mark.parametrize("damage", ["", "{", '{"key": 1}', '{"key": "k", "predictions": {"regions": [{}]}}'])
 def test_damaged_kept_predictions_are_made_again(params, loaded, damage):
     run_evaluate(params)

@@ -7,11 +7,9 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from cyclegrpo.errors import DataError
 from cyclegrpo.explorer.charts import curve_svg, mask_to_svg_path
-from cyclegrpo.explorer.picture import write_picture
 from cyclegrpo.explorer.report import (
     SPARKS,
     Results,
@@ -176,8 +174,6 @@ def test_a_run_without_captions_has_a_page_without_the_curve(tmp_path):
     assert "after 3 steps" in page and "no caption was rewarded" in page and "rewarded for" not in page
     (tmp_path / "train/curves.csv").write_text("step\n1\n")
     assert "<h2>Training</h2>" not in render_report(load_results(tmp_path), title="x")
-    with pytest.raises(DataError, match="no step has a cycle score"):
-        write_picture(tmp_path / "a.png", found)
 
 
 def test_a_curve_with_gaps(found):
@@ -204,20 +200,3 @@ def test_regions_of_both_spaces_are_drawn():
 
 def test_a_curve_of_one_step_is_drawn():
     assert 'cx="44.0"' in curve_svg([1.0], [0.5], label="one")
-
-
-def test_the_picture_is_wide_and_the_same_every_time(found, tmp_path):
-    paths = [tmp_path / "a.png", tmp_path / "b.png"]
-    for path in paths:
-        write_picture(path, found)
-    with Image.open(paths[0]) as picture:
-        assert picture.size == (1800, 672)
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-
-
-def test_the_picture_takes_few_examples_and_boxes(found, tmp_path):
-    examples = found.examples["examples"][:1]
-    examples[0]["target"] = [[0, 0, 500, 500]]
-    examples[0]["before"]["found"] = [[0, 0, 100, 100], [5, 5, 600, 600]]
-    write_picture(tmp_path / "a.png", Results(found.curves, found.metrics, {"examples": examples}))
-    assert (tmp_path / "a.png").stat().st_size > 10_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -40,6 +41,28 @@ def test_a_resumed_run_is_the_uninterrupted_run(params, tmp_path, monkeypatch):
     for name in ("results/curves.csv", "results/metrics.json", "policy/model.safetensors"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
     assert [path.name for path in (parts / "checkpoints").iterdir()] == ["run.json"]
+
+
+def test_a_run_that_could_not_save_its_policy_goes_on_from_its_last_step(params, tmp_path, monkeypatch):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train_into(params, whole)
+
+    def no_space(*_):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):
+        patch.setattr(run_module, "save_policy", no_space)
+        train_into(params, parts)
+    shutil.rmtree(parts / "results")  # as DVC does before a stage begins
+    train_into(params, parts)
+    for name in ("results/curves.csv", "results/metrics.json", "policy/model.safetensors"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_a_run_that_logs_no_step_leaves_a_curve_without_lines(params, tmp_path):
+    train = params.train.model_copy(update={"logging_steps": 50})
+    train_into(params.model_copy(update={"train": train}), tmp_path)
+    assert (tmp_path / "results" / "curves.csv").read_text() == "step\n"
 
 
 @pytest.mark.filterwarnings("error::FutureWarning")
