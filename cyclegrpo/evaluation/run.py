@@ -9,8 +9,6 @@ data, the settings and the code are the same.
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,15 +19,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 from tqdm import tqdm
 
 from cyclegrpo.dataset.shards import code_digest
 from cyclegrpo.dataset.tokenizers import load_tokenizer, resolve_dtype
 from cyclegrpo.evaluation.blocks import Block, num_blocks, prepare_blocks
+from cyclegrpo.evaluation.examples import make_examples
 from cyclegrpo.evaluation.heldout import Heldout, num_images_in_training, read_heldout
-from cyclegrpo.evaluation.metrics import Predictions, RegionPrediction, compare, summarise
+from cyclegrpo.evaluation.metrics import Predictions, compare, summarise
 from cyclegrpo.evaluation.predict import Generates, Interview
 from cyclegrpo.evaluation.truth import Truth
 from cyclegrpo.files import digest, sha256_file, write_json, write_text
@@ -39,8 +37,6 @@ from cyclegrpo.regions.spaces import MASK, RegionSpace, space
 
 TRAINED = Path("models/policy")
 RESULTS = Path("results/evaluate")
-PICTURE_PX = 512
-PNG_BELOW_PX = 256
 PREDICTIONS = TypeAdapter(Predictions)
 CODE = (
     "evaluation/*.py",
@@ -212,8 +208,8 @@ class _Models:
     @cached_property
     def _pixels(self) -> str:
         """A digest of the held-out images as they are read."""
-        asked = [*self._heldout.regions, *self._heldout.no_targets]
-        sizes = {item.image: item.size for item in asked}
+        sizes = {item.image: item.size for item in self._heldout.no_targets}
+        sizes |= {region.image: region.size for region in self._heldout.regions}
         opened = ((name, self._heldout.open_image(name, size)) for name, size in sorted(sizes.items()))
         return digest([[name, image.size, sha256(image.tobytes()).hexdigest()] for name, image in opened])
 
@@ -223,49 +219,6 @@ def load_policy(path: Path, device: str, codebook_size: int | None) -> Generates
     from cyclegrpo.policy import Policy
 
     return Policy.load(path, device, codebook_size=codebook_size)
-
-
-def make_examples(heldout: Heldout, before: Predictions, after: Predictions, count: int) -> dict[str, Any]:
-    """The first `count` regions of the set with pictures and both models' greedy captions and located regions.
-
-    Regions are COCO RLEs in the image's frame, or boxes in 0..1000; None is an empty answer. Pictures are data URIs.
-    """
-    examples: list[dict[str, Any]] = []
-    for target, old, new in zip(heldout.regions, before.regions, after.regions, strict=True):
-        if len(examples) == count:
-            break
-        image = heldout.open_image(target.image, target.size)
-        height, width = target.size
-        examples.append(
-            {
-                "key": target.key,
-                "image": target.image,
-                "height": height,
-                "width": width,
-                "picture": picture_to_uri(image),
-                "target": target.rle,
-                "before": _said(old),
-                "after": _said(new),
-            }
-        )
-    rule = f"Not chosen by hand: the first {len(examples)} regions of the held-out set, in file order."
-    return {"rule": rule, "examples": examples}
-
-
-def picture_to_uri(image: Image.Image) -> str:
-    """The picture as a data URI, at most 512 pixels long: PNG where it is small (drawings stay sharp), else JPEG."""
-    small = image.copy()
-    small.thumbnail((PICTURE_PX, PICTURE_PX))
-    is_png = max(small.size) < PNG_BELOW_PX
-    stream = io.BytesIO()
-    small.save(stream, "PNG" if is_png else "JPEG", **({"optimize": True} if is_png else {"quality": 88}))
-    kind = "png" if is_png else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode('ascii')}"
-
-
-def _said(prediction: RegionPrediction) -> dict[str, Any]:
-    said = prediction.greedy
-    return {"caption": said.caption, "iou": said.located.iou, "found": prediction.found}
 
 
 def _lines(models: dict[str, Predictions], truth: Truth | None) -> str:

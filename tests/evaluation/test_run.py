@@ -11,7 +11,8 @@ from PIL import Image
 
 from cyclegrpo.errors import DataError
 from cyclegrpo.evaluation import run as run_module
-from cyclegrpo.evaluation.run import picture_to_uri, run_evaluate
+from cyclegrpo.evaluation.examples import picture_to_uri
+from cyclegrpo.evaluation.run import run_evaluate
 from cyclegrpo.files import write_table
 from cyclegrpo.params import Params
 from cyclegrpo.regions.geometry import mask_to_rle

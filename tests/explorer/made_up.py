@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from cyclegrpo.evaluation.run import picture_to_uri
+from cyclegrpo.evaluation.examples import picture_to_uri
 from cyclegrpo.regions.geometry import mask_iou, mask_to_rle
 from miniature.scene import caption_of, draw_scene
 
