@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from cyclegrpo.dataset.crops import cut_crop
-from cyclegrpo.files import write_json
+from cyclegrpo.files import digest, write_json
 from cyclegrpo.params import Crop
 from cyclegrpo.regions.geometry import crop_window
 from cyclegrpo.tokenizer.evaluate import evaluate_tokenizer
@@ -157,6 +157,7 @@ def run_tokenizer(params: MiniatureParams, crop: Crop) -> TokenizerReport:
         RegionExamples(scenes, crop),
         params.tokenizer,
         checkpoint_dir=CHECKPOINT_DIR,
+        data=digest(params.scenes.tokenizer.model_dump(mode="json"), crop.model_dump(mode="json"), KIND_RATIOS),
         cpu=True,
         on_row=lambda row: tell_row(row, clock),
         keep=keep,

@@ -93,7 +93,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     """The tensors of a `.pth`/`.pt` (read with `weights_only`) or safetensors file by name, on the CPU."""
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            return _tensors(load_file(path), path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's doubts about a pickle that it then refuses
             loaded = torch.load(path, map_location="cpu", weights_only=True)

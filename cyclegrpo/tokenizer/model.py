@@ -143,7 +143,8 @@ class MaskTokenizer(PreTrainedModel):
             masks_NSS, boxes_N4 = (torch.cat(part) for part in zip(*chunk, strict=True))
             with torch.no_grad(), self.autocast():
                 embeddings_ND = self.embed_masks(features, masks_NSS, boxes_N4, images)
-            codes.append(quantize(embeddings_ND.float(), list(self.codebooks))[0])
+            with torch.autocast(self.device.type, enabled=False):  # a caller's own would change codes
+                codes.append(quantize(embeddings_ND.float(), list(self.codebooks))[0])
         if image_of_mask is not None and next(owners, None) is not None:
             raise ValueError("image_of_mask is longer than the masks; expected one number for each.")
         return torch.cat(codes)

@@ -225,9 +225,8 @@ class _Checkpoints:
         accelerator.save_state(str(temporary))
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
-            earlier = [old for old in self._saved() if old != path]
-            if not path.exists():  # it exists where a run that was finished, but not stored, goes on
-                temporary.rename(path)
+            earlier = self._saved()
+            temporary.rename(path)
             for old in earlier:
                 shutil.rmtree(old)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -278,7 +278,14 @@ def one_row(y: int, x: int, height: int, width: int) -> np.ndarray:
 )
 def test_degenerate_masks_get_a_crop_or_a_reason(tmp_path: Path, make_mask: Callable[[], np.ndarray]) -> None:
     tokenizer = GridTokenizer()
-    tokenizer.decode_masks = lambda features, codes, height, width: np.array([make_mask()] * len(codes))  # type: ignore[method-assign]
+    decoded: list[np.ndarray] = []
+
+    def iterate_masks(features: object, codes: Sequence[object], height: int, width: int) -> Iterator[np.ndarray]:
+        for _ in codes:
+            decoded.append(make_mask())
+            yield decoded[-1]
+
+    tokenizer.iterate_masks = iterate_masks  # type: ignore[method-assign]
     sources = write_world(tmp_path, num_images=1)
     drop_regions(sources, cells(0, 0, 1, 1))
     params = make_params(tmp_path, sources=sources[:1], base={"max_skip_ratio": 1.0})
@@ -287,6 +294,7 @@ def test_degenerate_masks_get_a_crop_or_a_reason(tmp_path: Path, make_mask: Call
         [{"image": "V3Det/images/n00000000/0.jpg", "conversations": answer(cells(0, 0, 1, 1))}],
     )
     run_all(params, tokenizer)
+    assert decoded
     report = run_crop(params)
     assert report.made["crops"] + report.skipped.get("crop: empty_crop_mask", 0) == 1
     (row,) = read_rows(params.base.dataset_dir / "data" / "denseworld_multi_1.parquet")

@@ -144,6 +144,12 @@ def test_what_holds_no_weights_is_refused(content, message, tmp_path):
         read_checkpoint(tmp_path / "a.pth")
 
 
+def test_whole_numbers_are_refused_in_safetensors_too(tmp_path):
+    save_file({"a": torch.zeros(2, dtype=torch.int8)}, tmp_path / "a.safetensors")
+    with pytest.raises(DataError, match="the first is 'a'"):
+        read_checkpoint(tmp_path / "a.safetensors")
+
+
 def test_a_mapping_that_holds_itself_ends(tmp_path):
     loop: dict = {"a": torch.zeros(1)}
     loop["model"] = loop

@@ -253,3 +253,17 @@ def test_calls_that_would_give_something_else_than_asked_are_refused(tokenizer, 
         tokenizer.decode_masks(features, [[1, 2]], 0, 5)
     with pytest.raises(ValueError, match=r"masks\[0\] has shape \(0, 5\); expected pixels"):
         tokenizer.encode(features, [np.ones((0, 5), bool)])
+
+
+def test_codes_do_not_depend_on_the_callers_autocast(tokenizer, features, monkeypatch):
+    seen = []
+    search = model_module.quantize
+
+    def spy(embeddings, codebooks):
+        seen.append((embeddings.dtype, torch.is_autocast_enabled("cpu")))
+        return search(embeddings, codebooks)
+
+    monkeypatch.setattr(model_module, "quantize", spy)
+    with torch.autocast("cpu", torch.bfloat16):
+        tokenizer.encode(features, [np.ones((4, 4), bool)])
+    assert seen == [(torch.float32, False)]
