@@ -1,8 +1,12 @@
-"""The vision tower looks at every image of a batch once.
+"""A faster vision tower, for Qwen3-VL: it looks at every image of a batch once, and embeds patches by one product.
 
 The G captions of a region and the K groundings of each are about the same image, and so are the sampled captions of an
 evaluation; a batch holds the image's patches once for each of them. Two hooks on the tower take equal images out before
 it and repeat their features after it: nothing else of the model knows, and gradients add up as they would have.
+
+The tower embeds patches by a 3D convolution whose kernel is a patch. That is a matrix product, and several times faster
+as one (transformers issue 45750). transformers' own `fusion_config` does the same, but gives the weights other names
+and stays in the saved config; here names, weights and files are as they were.
 """
 
 from __future__ import annotations
@@ -10,17 +14,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
 # With any other argument (precomputed positions, wishes for more outputs) the batch is left alone.
 KNOWN_ARGUMENTS = {"grid_thw", "return_dict", "use_cache"}
 
 
-def look_once(model: Any) -> None:
-    """From now on the vision tower of a Qwen3-VL encodes equal images of a batch once, with and without gradients.
+def speed_up_vision(model: Any) -> None:
+    """From now on the vision tower of a Qwen3-VL encodes equal images of a batch once and embeds patches by a product.
 
-    Features are those of the whole batch, up to rounding. Models of other kinds are left as they are.
+    Features and gradients are those of the untouched tower, up to rounding. Models of other kinds are left as they are.
     """
     tower = getattr(getattr(model, "model", None), "visual", None)
     if not isinstance(tower, Qwen3VLVisionModel):
@@ -28,9 +33,26 @@ def look_once(model: Any) -> None:
     hooks = _LookOnce()
     tower.register_forward_pre_hook(hooks.before, with_kwargs=True)
     tower.register_forward_hook(hooks.after)
+    projection = tower.patch_embed.proj
+    if type(projection) is nn.Conv3d and _is_product(projection):
+        projection.__class__ = PatchProjection
 
 
-def first_equal(images: list[torch.Tensor]) -> list[int]:
+class PatchProjection(nn.Conv3d):
+    """A convolution that is given single patches of its kernel's size, as the matrix product that it then is."""
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Patches (N, C, T, H, W) to (N, D, 1, 1, 1)."""
+        return F.linear(patches.flatten(1), self.weight.flatten(1), self.bias)[..., None, None, None]
+
+
+def _is_product(convolution: nn.Conv3d) -> bool:
+    one, zero = (1, 1, 1), (0, 0, 0)
+    plain = convolution.dilation == one and convolution.padding == zero and convolution.groups == 1
+    return plain and convolution.stride == convolution.kernel_size
+
+
+def first_equal(images: list[Tensor]) -> list[int]:
     """For every image the index of the first one that equals it in shape and every value.
 
     Args:
@@ -89,7 +111,7 @@ class _LookOnce:
         self._found = None
         return output
 
-    def _repeat(self, features: torch.Tensor) -> torch.Tensor:
+    def _repeat(self, features: Tensor) -> Tensor:
         merged = sum(self._sizes) // len(features)  # patches that one row of features stands for
         parts = features.split([size // merged for size in self._sizes])
         assert self._found is not None

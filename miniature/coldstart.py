@@ -14,9 +14,11 @@ Distinct images of a batch are encoded once and their features shared by all tur
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,18 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from accelerate import Accelerator
 from PIL import Image
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
 from cyclegrpo.dataset.tokenizers import load_tokenizer
-from cyclegrpo.files import write_text
+from cyclegrpo.errors import DataError
+from cyclegrpo.files import digest, sha256_file, write_text
 from cyclegrpo.params import Crop
 from cyclegrpo.policy import save_policy
+from cyclegrpo.tokenizer.train import schedule
+from cyclegrpo.unfinished import UnfinishedRun, digest_weights
+from cyclegrpo.vision import speed_up_vision
 from miniature.expressions import draw_expression
 from miniature.known import KnownScene, know_scenes
 from miniature.params import ColdStart, MiniatureParams
@@ -41,7 +48,12 @@ from miniature.turns import IGNORE, NO_ANSWERS, Turn, TurnEncoder, draw_turns, f
 POLICY_DIR = Path("data/miniature/policy")
 RESULTS_DIR = Path("results/miniature/coldstart")
 LOG_STEPS = 50
+SAVE_STEPS = 250
+WARMUP_RATIO = 0.04
 NUM_TOKENIZER_SCENES = 2000
+
+Row = tuple[str, int, float]
+"""Of the curve: phase, step in it, loss."""
 
 
 def answer_loss(model: Any, encoder: TurnEncoder, images: list[Image.Image], turns: list[Turn]) -> torch.Tensor:
@@ -77,10 +89,8 @@ def naming_loss(model: Any, encoder: TurnEncoder, batch: Sequence[KnownScene]) -
     for feature, known in zip(features, batch, strict=True):
         for scene_object, known_object in zip(known.scene.objects, known.objects, strict=True):
             cells.append(feature[3 * ROWS.index(scene_object.row) + COLUMNS.index(scene_object.column)])
-            spelled = [f" {scene_object.word(a)}" for a in VOCABULARY]
-            words.append(
-                encoder.tokenizer("".join(spelled) + known_object.token, add_special_tokens=False)["input_ids"]
-            )
+            spelled = "".join(f" {scene_object.word(a)}" for a in VOCABULARY)
+            words.append(encoder.words(spelled + known_object.token))
     target = torch.tensor(words)  # (objects, 5 attributes + 4 mask tokens); every word of the vocabulary is one token
     logits = F.rms_norm(torch.stack(cells), (embedding.shape[1],)) @ embedding.T
     log_probs = logits.log_softmax(-1)
@@ -92,70 +102,115 @@ def train_cold_start(
     processor: Any,
     scenes: Sequence[KnownScene],
     params: ColdStart,
-    on_step: Callable[[str, int, float], None] = lambda phase, step, loss: None,
-) -> None:
-    """Both phases, in place. `on_step(phase, step, loss)` is called after every step."""
-    encoder = TurnEncoder(processor)
-    rng = np.random.default_rng(params.seed)
-    warmup_batches = _shuffled_batches(scenes, params.warmup_images_per_step, rng)
-    _optimise(
-        model,
-        params.warmup_steps,
-        params.warmup_learning_rate,
-        lambda: naming_loss(model, encoder, next(warmup_batches)),
-        lambda step, loss: on_step("warm-up", step, loss),
+    *,
+    checkpoint_dir: Path | None = None,
+    data: str = "",
+    on_row: Callable[[Row], None] = lambda row: None,
+    keep: Callable[[list[Row]], None] = lambda curve: None,
+) -> list[Row]:
+    """Both phases, in place; returns the curve, a row for every step.
+
+    Args:
+        checkpoint_dir: where the state is kept every `SAVE_STEPS`; an unfinished run there is taken up again.
+        data: what tells these scenes from others, so that a run does not go on with other ones.
+        on_row: called with every row as it is measured.
+        keep: called with the curve, to store it and the model; only then is the unfinished run removed.
+
+    Raises ValueError where the scenes do not fill one step; DataError where the loss is no number any more, or where
+    `checkpoint_dir` holds another unfinished run.
+    """
+    phases = (
+        Phase("warm-up", params.warmup_steps, params.warmup_learning_rate, params.warmup_images_per_step),
+        Phase("sft", params.num_steps, params.learning_rate, params.images_per_step),
     )
+    for phase in phases:
+        _require_step(phase, len(scenes))
+    accelerator = Accelerator(cpu=True)
+    # Of the second phase too, which forgets the first one's averages.
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01, betas=(0.9, 0.98), fused=True)
+    model, optimizer = accelerator.prepare(model.train(), optimizer)
+    state = _State(len(scenes), params.seed)
+    accelerator.register_for_checkpointing(state)
+    run = digest(params.model_dump(mode="json"), digest_weights(model), data)
+    unfinished = UnfinishedRun(checkpoint_dir, accelerator, run)
+    unfinished.resume()
+    encoder = TurnEncoder(processor)
 
-    batches = _shuffled_batches(scenes, params.images_per_step, rng)
-
-    def step_loss() -> torch.Tensor:
-        batch = next(batches)
+    def sft_loss(batch: list[KnownScene]) -> torch.Tensor:
         images = [known.image for known in batch]
-        turns = [t for i, known in enumerate(batch) for t in draw_turns(known, i, images, params, rng)]
+        turns = [t for i, known in enumerate(batch) for t in draw_turns(known, i, images, params, state.rng)]
         return answer_loss(model, encoder, images, turns)
 
-    _optimise(model, params.num_steps, params.learning_rate, step_loss, lambda step, loss: on_step("sft", step, loss))
-
-
-def _shuffled_batches(scenes: Sequence[KnownScene], size: int, rng: np.random.Generator) -> Iterator[list[KnownScene]]:
-    """Batches without end, a fresh shuffle in every pass. Raises ValueError where the scenes do not fill one batch."""
-    if size > len(scenes):
-        raise ValueError(f"{len(scenes)} scenes do not fill a step of {size}; draw more, or show fewer in a step")
-    while True:
-        order = rng.permutation(len(scenes))
-        for start in range(0, len(order) - size + 1, size):
-            yield [scenes[i] for i in order[start : start + size]]
-
-
-def _optimise(
-    model: Any,
-    num_steps: int,
-    learning_rate: float,
-    loss_of: Callable[[], torch.Tensor],
-    on_step: Callable[[int, float], None],
-) -> None:
-    """AdamW with 4 % warm-up and a cosine to zero; gradients clipped at norm 1."""
-    if num_steps == 0:
-        return
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
-    warm = max(1, num_steps // 25)
-
-    def scale(step: int) -> float:
-        if step < warm:
-            return (step + 1) / warm
-        return 0.5 * (1 + float(np.cos(np.pi * (step - warm) / max(1, num_steps - warm))))
-
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, scale)
-    model.train()
-    for step in range(num_steps):
-        loss = loss_of()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        scheduler.step()
-        on_step(step, float(loss.detach()))
+    losses = (lambda batch: naming_loss(model, encoder, batch), sft_loss)
+    first_step = 0
+    for phase, loss_of in zip(phases, losses, strict=True):
+        for step in range(len(state.curve) - first_step, phase.num_steps):
+            if step == 0:
+                optimizer.state.clear()
+                state.order = []
+            for group in optimizer.param_groups:
+                group["lr"] = phase.learning_rate * schedule(step, phase.num_steps, WARMUP_RATIO)
+            loss = loss_of([scenes[i] for i in state.next_batch(phase.images_per_step)])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            row = (phase.name, step, float(loss.detach()))
+            if not math.isfinite(row[2]):
+                raise DataError(f"the loss of {phase.name} is no number at step {step}; lower its learning rate")
+            state.curve.append(row)
+            on_row(row)
+            if len(state.curve) % SAVE_STEPS == 0:
+                unfinished.save(len(state.curve))
+        first_step += phase.num_steps
     model.eval()
+    keep(state.curve)
+    unfinished.clear()
+    return state.curve
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One of the two phases: AdamW, 4 % warm-up and a cosine to zero, gradients clipped at norm 1."""
+
+    name: str
+    num_steps: int
+    learning_rate: float
+    images_per_step: int
+
+
+def _require_step(phase: Phase, num_scenes: int) -> None:
+    if phase.images_per_step > num_scenes:
+        raise ValueError(
+            f"{num_scenes} scenes do not fill a step of {phase.images_per_step}; draw more, or show fewer in a step"
+        )
+
+
+class _State:
+    """What the next steps depend on beside weights and optimizer, and the curve so far.
+
+    Scenes come in batches without end, each pass over them in a fresh order.
+    """
+
+    def __init__(self, num_scenes: int, seed: int) -> None:
+        self.num_scenes = num_scenes
+        self.rng = np.random.default_rng(seed)
+        self.order: list[int] = []
+        self.curve: list[Row] = []
+
+    def next_batch(self, size: int) -> list[int]:
+        """Numbers of the scenes of the step."""
+        if len(self.order) < size:
+            self.order = self.rng.permutation(self.num_scenes).tolist()
+        batch, self.order = self.order[:size], self.order[size:]
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.rng.bit_generator.state, "order": self.order, "curve": self.curve}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rng.bit_generator.state = state["rng"]
+        self.order, self.curve = state["order"], [tuple(row) for row in state["curve"]]
 
 
 def new_policy(params: ColdStart) -> tuple[Any, Any]:
@@ -196,20 +251,36 @@ def run_cold_start(
     tokenizer = load_tokenizer(tokenizer_dir, "cpu")
     scenes = know_scenes(params.scenes.coldstart.seeds, tokenizer, crop)
     model, processor = new_policy(settings)
-    losses: list[tuple[str, int, float]] = []
+    speed_up_vision(model)
 
-    def on_step(phase: str, step: int, loss: float) -> None:
-        losses.append((phase, step, loss))
+    def keep(curve: list[Row]) -> None:
+        save_policy(model.half(), processor, policy_dir)
+        lines = [f"{phase},{step},{loss:.6f}\n" for phase, step, loss in curve]
+        write_text(results_dir / "curves.csv", "".join(["phase,step,loss\n", *lines]))
+
+    recent: deque[float] = deque(maxlen=LOG_STEPS)
+
+    def tell(row: Row) -> None:
+        phase, step, loss = row
+        recent.append(loss)
         if step % LOG_STEPS == LOG_STEPS - 1:
-            mean = np.mean([value for _, _, value in losses[-LOG_STEPS:]])
             seconds = time.perf_counter() - start
-            sys.stderr.write(f"{phase} step {step + 1}  loss {mean:.4f}  {seconds:.0f} s\n")
+            sys.stderr.write(f"{phase} step {step + 1}  loss {np.mean(recent):.4f}  {seconds:.0f} s\n")
 
-    train_cold_start(model, processor, scenes, settings, on_step)
-    save_policy(model.half(), processor, policy_dir)
-    write_text(
-        results_dir / "curves.csv", "".join(["phase,step,loss\n", *(f"{p},{s},{v:.6f}\n" for p, s, v in losses)])
+    curve = train_cold_start(
+        model,
+        processor,
+        scenes,
+        settings,
+        checkpoint_dir=policy_dir.with_name(f"{policy_dir.name}.checkpoints"),
+        data=digest(
+            params.scenes.coldstart.model_dump(mode="json"),
+            crop.model_dump(mode="json"),
+            [sha256_file(path) for path in sorted(tokenizer_dir.iterdir()) if path.is_file()],
+        ),
+        on_row=tell,
+        keep=keep,
     )
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    last = float(np.mean([value for _, _, value in losses[-LOG_STEPS:]]))
+    last = float(np.mean([loss for _, _, loss in curve[-LOG_STEPS:]]))
     return ColdStartReport(len(scenes), num_parameters, last, time.perf_counter() - start)

@@ -119,6 +119,7 @@ class TurnEncoder:
         self.processor = processor
         self.tokenizer = processor.tokenizer
         self._patches: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._words: dict[str, list[int]] = {}
 
     def patches(self, images: Sequence[Image.Image]) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Per image its patch rows (num_patches, patch values), and the grids (num_images, 3)."""
@@ -131,20 +132,30 @@ class TurnEncoder:
         kept = [self._patches[id(im)] for im in images]
         return [px.float() for px, _ in kept], torch.stack([grid for _, grid in kept])
 
+    def words(self, text: str) -> list[int]:
+        """The ids of a text that is asked for again and again."""
+        if text not in self._words:
+            self._words[text] = self._ids([text])[0]
+        return self._words[text]
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        return self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+
     def text(self, turns: Sequence[Turn], grids: torch.Tensor) -> dict[str, torch.Tensor]:
         """Right-padded `input_ids`, `attention_mask`, `labels` (answers only) and `mm_token_type_ids`, each (N, L)."""
         merge = self.processor.image_processor.merge_size**2
         pad_token = self.processor.image_token
-        rows = []
-        for turn in turns:
-            messages = prompt_to_messages(turn.prompt, turn.images)
-            text = self.processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        messages = [prompt_to_messages(turn.prompt, turn.images) for turn in turns]
+        texts = self.processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        prompts = []
+        for turn, text in zip(turns, texts, strict=True):
             head, *rest = text.split(pad_token)
             for index, piece in zip(turn.images, rest, strict=True):
                 head += pad_token * int(grids[index].prod() // merge) + piece
-            prompt_ids = self.tokenizer(head, add_special_tokens=False)["input_ids"]
-            answer_ids = self.tokenizer(turn.answer, add_special_tokens=False)["input_ids"]
-            answer_ids = [*answer_ids, self.tokenizer.eos_token_id]
+            prompts.append(head)
+        rows = []
+        for prompt_ids, answer in zip(self._ids(prompts), self._ids([turn.answer for turn in turns]), strict=True):
+            answer_ids = [*answer, self.tokenizer.eos_token_id]
             rows.append((prompt_ids + answer_ids, [IGNORE] * len(prompt_ids) + answer_ids))
         length = max(len(ids) for ids, _ in rows)
         fill = self.tokenizer.pad_token_id

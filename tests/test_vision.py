@@ -1,14 +1,15 @@
-"""Equal images of a batch go through the vision tower once, and nothing else changes."""
+"""Equal images of a batch go through the vision tower once, patches are embedded by a product; no figure changes."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 import torch
 
-from cyclegrpo.vision import first_equal, look_once
+from cyclegrpo.vision import PatchProjection, first_equal, speed_up_vision
 
 RED, BLUE = 0, 1
 # (grid, which picture): 2 x 4 and 4 x 2 have the same number of patches.
@@ -42,7 +43,7 @@ def images_seen(model: torch.nn.Module) -> Iterator[list[int]]:
 def test_features_are_those_of_the_whole_batch() -> None:
     plain, once = new_model(), new_model()
     once.load_state_dict(plain.state_dict())
-    look_once(once)
+    speed_up_vision(once)
     patches, grids = batch()
     with torch.no_grad(), images_seen(once) as seen:
         expected = plain.model.get_image_features(patches, grids)
@@ -59,7 +60,7 @@ def test_features_are_those_of_the_whole_batch() -> None:
 def test_gradients_add_up_as_they_would_have() -> None:
     plain, once = new_model(), new_model()
     once.load_state_dict(plain.state_dict())
-    look_once(once)
+    speed_up_vision(once)
     patches, grids = batch()
     weights = torch.arange(len(BATCH)) + 1.0  # every copy pulls with another weight
     for model in (plain, once):
@@ -72,7 +73,7 @@ def test_gradients_add_up_as_they_would_have() -> None:
 
 def test_a_batch_of_distinct_images_and_the_next_one_are_left_alone() -> None:
     model = new_model()
-    look_once(model)
+    speed_up_vision(model)
     patches, grids = batch()
     with torch.no_grad(), images_seen(model) as seen:
         model.model.get_image_features(patches, grids)
@@ -83,7 +84,7 @@ def test_a_batch_of_distinct_images_and_the_next_one_are_left_alone() -> None:
 
 def test_unknown_arguments_leave_the_batch_alone() -> None:
     model = new_model()
-    look_once(model)
+    speed_up_vision(model)
     patches, grids = batch()
     with torch.no_grad(), images_seen(model) as seen:
         model.model.visual(patches, grid_thw=grids, return_dict=True, output_hidden_states=True)
@@ -93,8 +94,29 @@ def test_unknown_arguments_leave_the_batch_alone() -> None:
 
 def test_other_models_are_left_as_they_are() -> None:
     model = torch.nn.Linear(2, 2)
-    look_once(model)
+    speed_up_vision(model)
     assert not model._forward_pre_hooks
+
+
+def test_patches_are_embedded_by_a_product_with_the_weights_and_names_of_the_model() -> None:
+    model = new_model()
+    names = list(model.state_dict())
+    speed_up_vision(model)
+    assert list(model.state_dict()) == names
+    product = copy.deepcopy(model.model.visual.patch_embed.proj)
+    assert isinstance(product, PatchProjection)
+    convolution = torch.nn.Conv3d(3, product.out_channels, product.kernel_size, product.stride)
+    convolution.load_state_dict(product.state_dict())
+    patches = torch.randn(5, 3, 2, 16, 16, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(product(patches), convolution(patches), atol=1e-5, rtol=1e-5)
+
+
+def test_a_convolution_whose_patches_overlap_stays_one() -> None:
+    model = new_model()
+    proj = model.model.visual.patch_embed.proj
+    model.model.visual.patch_embed.proj = torch.nn.Conv3d(3, proj.out_channels, proj.kernel_size, (1, 1, 1))
+    speed_up_vision(model)
+    assert type(model.model.visual.patch_embed.proj) is torch.nn.Conv3d
 
 
 @pytest.mark.parametrize("images", [[], [torch.zeros(1, 2)]])

@@ -73,10 +73,14 @@ class TrainingStep(nn.Module):
         shape_iou = iou = torch.zeros((), device=loss.device)
         shape_weight = params.shape_weight * (1 - ramp(progress, 0.0, params.shape_end_ratio))
         if shape_weight:
-            shape_loss, shape_iou = self.weigh(mask_losses(self.shape_head(embeddings_BND), masks_BNTT, balance))
+            shape_loss, shape_iou = self.weigh(
+                mask_losses(self.shape_head(embeddings_BND).float(), masks_BNTT, balance)
+            )
             loss = loss + shape_weight * shape_loss
         if progress >= params.decode_start_ratio:
-            logits_BNSS = tokenizer.decode_embeddings(features, embeddings_BND) - tokenizer.config.mask_threshold
+            logits_BNSS = (
+                tokenizer.decode_embeddings(features, embeddings_BND).float() - tokenizer.config.mask_threshold
+            )
             mask_loss, iou = self.weigh(self.compare(logits_BNSS, masks_BNTT, balance, progress, generator))
             loss = loss + mask_loss
         figures = {"commitment": commitment, "shape_iou": shape_iou, "iou": iou}

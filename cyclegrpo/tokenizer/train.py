@@ -1,26 +1,22 @@
-"""Training a mask tokenizer: the loop, its checkpoints, and how the result is stored. What a step does: `step.py`.
+"""Training a mask tokenizer: the loop, and how the result is stored. What a step does: `step.py`.
 
 Runs under accelerate, on one process or several (`accelerate launch`). Every draw is a pure function of the seed, the
 step and the process, so that a run which goes on after a kill ends as one that was never interrupted.
 """
 
-import json
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
-from safetensors import SafetensorError
 from torch import Tensor
 
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import atomic_path, digest, write_json
+from cyclegrpo.files import atomic_path, digest
 from cyclegrpo.tokenizer.config import config_of
 from cyclegrpo.tokenizer.folder import save_tokenizer
 from cyclegrpo.tokenizer.losses import resize_masks
@@ -29,13 +25,12 @@ from cyclegrpo.tokenizer.model import MaskTokenizer
 from cyclegrpo.tokenizer.params import TokenizerTraining
 from cyclegrpo.tokenizer.quantizer import CodebookAverages
 from cyclegrpo.tokenizer.step import TrainingStep, start_weights
+from cyclegrpo.unfinished import UnfinishedRun, digest_weights
 
 DrawExample = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
 """Draws an image, uint8 RGB (H, W, 3), and the asked number N of its masks, bool (N, H, W), none empty."""
 
 Row = dict[str, float]
-
-RUN_FILE = "run.json"
 
 
 def train_mask_tokenizer(
@@ -67,9 +62,9 @@ def train_mask_tokenizer(
     data, or files that are none; and where the loss is no number any more.
     """
     run = _Run(draw_example, params, tokenizer, cpu)
-    checkpoints = _Checkpoints(checkpoint_dir, run, data)
+    unfinished = UnfinishedRun(checkpoint_dir, run.accelerator, _digest_of(run, data))
     is_main = run.accelerator.is_main_process
-    checkpoints.resume()
+    unfinished.resume()
     while run.state.step < params.num_steps:
         step = run.state.step
         losses = run.optimise()
@@ -82,11 +77,13 @@ def train_mask_tokenizer(
                 on_row(row)
         run.state.step += 1
         if params.save_steps and (run.state.step % params.save_steps == 0 or run.state.step == params.num_steps):
-            checkpoints.save()
+            unfinished.save(run.state.step)
     trained = run.accelerator.unwrap_model(run.module).tokenizer.cpu().eval()
+    if not all(bool(weight.isfinite().all()) for weight in trained.parameters()):
+        raise DataError("the last steps left weights that are no numbers; lower learning_rate and start anew.")
     if is_main:
         keep(trained, run.state.curve)
-    checkpoints.clear()
+    unfinished.clear()
     return trained, run.state.curve
 
 
@@ -135,7 +132,9 @@ class _Run:
         )
         module = TrainingStep(tokenizer, averages, params)
         self.weights = [weight for weight in module.parameters() if weight.requires_grad]
-        optimizer = torch.optim.AdamW(self.weights, lr=params.learning_rate, weight_decay=params.weight_decay)
+        optimizer = torch.optim.AdamW(
+            self.weights, lr=params.learning_rate, weight_decay=params.weight_decay, fused=True
+        )
         self.config = tokenizer.config
         self.tokenizer = tokenizer
         self.state = _State(averages)
@@ -179,74 +178,11 @@ class _Run:
         return torch.stack(pixels), torch.stack(masks), torch.stack(boxes)
 
 
-class _Checkpoints:
-    """The state of an unfinished run in a folder, `step-<n>`; each appears whole, and the one before goes after it."""
-
-    def __init__(self, folder: Path | None, run: _Run, data: str) -> None:
-        self.folder, self.run = folder, run
-        self.digest = "" if folder is None else digest(run.params.model_dump(mode="json"), _first_weights(run), data)
-
-    def resume(self) -> None:
-        """Load the newest state, if there is one; DataError where it is of another run, or damaged."""
-        if self.folder is None or not self.folder.is_dir():
-            return
-        others = [path.name for path in self.folder.iterdir() if path not in self._ours()]
-        if others:
-            raise DataError(f"holds {others[0]}, which is no state of a training; move it away.", file=self.folder)
-        if not self._saved():
-            return
-        run_file = self.folder / RUN_FILE
-        try:
-            is_ours = json.loads(run_file.read_text(encoding="utf-8"))["run"] == self.digest
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            is_ours = False
-        if not is_ours:
-            raise DataError(
-                "holds an unfinished training with other parameters, first weights or data; delete the folder to "
-                "start anew, or restore them to continue",
-                file=self.folder,
-            )
-        newest = self._saved()[-1]
-        try:
-            self.run.accelerator.load_state(str(newest))
-        except (OSError, EOFError, RuntimeError, ValueError, KeyError, SafetensorError, UnpicklingError) as error:
-            raise DataError(f"a damaged state ({error}); delete it to go on from nothing.", file=newest) from error
-
-    def save(self) -> None:
-        """Keep the state as it is now."""
-        if self.folder is None:
-            return
-        accelerator, path = self.run.accelerator, self.folder / f"step-{self.run.state.step:08d}"
-        temporary = path.with_name(f".{path.name}.tmp")
-        if accelerator.is_main_process:
-            shutil.rmtree(temporary, ignore_errors=True)
-            write_json(self.folder / RUN_FILE, {"run": self.digest})
-        accelerator.wait_for_everyone()
-        accelerator.save_state(str(temporary))
-        accelerator.wait_for_everyone()
-        if accelerator.is_main_process:
-            earlier = self._saved()
-            temporary.rename(path)
-            for old in earlier:
-                shutil.rmtree(old)
-
-    def clear(self) -> None:
-        """Remove the states of a run that is finished."""
-        self.run.accelerator.wait_for_everyone()
-        if self.folder is not None and self.folder.is_dir() and self.run.accelerator.is_main_process:
-            shutil.rmtree(self.folder)
-
-    def _saved(self) -> list[Path]:
-        return [] if self.folder is None else sorted(self.folder.glob("step-*"))
-
-    def _ours(self) -> set[Path]:
-        return set() if self.folder is None else {self.folder / RUN_FILE, *self._saved(), *self.folder.glob(".*.tmp*")}
-
-
-def _first_weights(run: _Run) -> str:
-    """A digest of the weights that a run starts from."""
-    sums = {name: float(weight.double().sum()) for name, weight in run.tokenizer.state_dict().items()}
-    return digest(sums)
+def _digest_of(run: _Run, data: str) -> str:
+    """What a run must share with its continuation: parameters, processes, first weights and data."""
+    return digest(
+        run.params.model_dump(mode="json"), run.accelerator.num_processes, digest_weights(run.tokenizer), data
+    )
 
 
 def schedule(step: int, num_steps: int, warmup_ratio: float) -> float:

@@ -44,7 +44,7 @@ from cyclegrpo.rewards.grounding import format_score, grounding_reward, no_repea
 from cyclegrpo.training.answers import Answers, Batch, Question, micro_batches
 from cyclegrpo.training.draws import Draw
 from cyclegrpo.training.scoring import AnswerScore, Scorer
-from cyclegrpo.vision import look_once
+from cyclegrpo.vision import speed_up_vision
 
 
 class CycleGRPOTrainer(GRPOTrainer):
@@ -68,7 +68,7 @@ class CycleGRPOTrainer(GRPOTrainer):
         self._texts: list[str] = []
         super().__init__(reward_funcs=[self._keep_texts], args=args, **kwargs)
         if self.ref_model is not None:  # TRL loads it itself
-            look_once(self.accelerator.unwrap_model(self.ref_model))
+            speed_up_vision(self.accelerator.unwrap_model(self.ref_model))
 
     # The loop: one optimizer step
 

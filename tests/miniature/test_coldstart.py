@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from cyclegrpo.dataset.prompts import ask_expression
+from cyclegrpo.errors import DataError
 from cyclegrpo.params import Crop
 from cyclegrpo.policy import Policy, prompt_to_messages, save_policy
 from cyclegrpo.regions.spaces import MASK
 from cyclegrpo.regions.tokens import codes_to_token
+from miniature import coldstart
 from miniature.coldstart import answer_loss, naming_loss, new_policy, train_cold_start
 from miniature.known import know_scenes
 from miniature.params import load_miniature_params
@@ -150,15 +152,20 @@ def test_only_answers_are_learned(policy, scenes, settings):
         assert policy[1].tokenizer.decode(kept, skip_special_tokens=False) == turn.answer + "<|im_end|>"
 
 
-def test_training_is_repeatable_and_lowers_both_losses(scenes, settings, tmp_path):
-    short = settings.model_copy(
+@pytest.fixture(scope="module")
+def short(settings):
+    return settings.model_copy(
         update={"warmup_steps": 12, "num_steps": 12, "images_per_step": 2, "warmup_images_per_step": 2}
     )
+
+
+def test_training_is_repeatable_and_lowers_both_losses(scenes, short, tmp_path):
     weights = []
     for _ in range(2):
         model, processor = new_policy(short)
-        losses = []
-        train_cold_start(model, processor, scenes, short, lambda phase, step, loss, kept=losses: kept.append(loss))
+        curve = train_cold_start(model, processor, scenes, short)
+        losses = [loss for _, _, loss in curve]
+        assert [row[:2] for row in curve] == [(phase, step) for phase in ("warm-up", "sft") for step in range(12)]
         assert np.mean(losses[8:12]) < np.mean(losses[:4])
         assert np.mean(losses[20:]) < np.mean(losses[12:16])
         weights.append(model.lm_head.weight.detach().clone())
@@ -169,6 +176,54 @@ def test_training_is_repeatable_and_lowers_both_losses(scenes, settings, tmp_pat
     assert len(policy.generate([MASK.locate("the circle")], [[scenes[0].image]], max_new_tokens=3)) == 1
 
 
+@pytest.mark.parametrize(("killed_after", "kept_steps"), [(5, 4), (13, 12), (18, 16), (24, 24)])
+def test_a_run_that_goes_on_after_a_kill_ends_as_one_without(
+    killed_after, kept_steps, scenes, short, tmp_path, monkeypatch
+):
+    """Killed in the first phase, between the two, in the second, and while the policy is stored."""
+    monkeypatch.setattr(coldstart, "SAVE_STEPS", 4)
+
+    def train(**options):
+        model, processor = new_policy(short)
+        return model, train_cold_start(model, processor, scenes, short, checkpoint_dir=tmp_path / "states", **options)
+
+    def kill(row):
+        if seen.append(row) or len(seen) == killed_after:
+            raise KeyboardInterrupt
+
+    def no_space(curve):
+        raise OSError("no space left")
+
+    seen = []
+    with pytest.raises((KeyboardInterrupt, OSError)):
+        train(on_row=kill if killed_after < 24 else lambda row: None, keep=no_space)
+    seen = []
+    model, curve = train(on_row=seen.append)
+    assert len(seen) == 24 - kept_steps
+    assert not (tmp_path / "states").exists()
+    whole_model, processor = new_policy(short)
+    assert curve == train_cold_start(whole_model, processor, scenes, short)
+    for ours, theirs in zip(model.parameters(), whole_model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_run_on_other_scenes_is_not_gone_on_with(scenes, short, tmp_path, monkeypatch):
+    monkeypatch.setattr(coldstart, "SAVE_STEPS", 4)
+
+    def die(curve):
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        train_cold_start(*new_policy(short), scenes, short, checkpoint_dir=tmp_path, data="these", keep=die)
+    with pytest.raises(DataError, match="unfinished training with other"):
+        train_cold_start(*new_policy(short), scenes, short, checkpoint_dir=tmp_path, data="others")
+
+
 def test_scenes_that_do_not_fill_a_step_are_an_error_and_not_a_loop_without_end(policy, scenes, settings):
     with pytest.raises(ValueError, match="4 scenes do not fill a step of 16"):
         train_cold_start(*policy, scenes, settings.model_copy(update={"warmup_images_per_step": 16}))
+
+
+def test_a_loss_that_is_no_number_ends_the_run(scenes, short):
+    with pytest.raises(DataError, match="the loss of warm-up is no number at step 1"):
+        train_cold_start(*new_policy(short), scenes, short.model_copy(update={"warmup_learning_rate": 1e30}))

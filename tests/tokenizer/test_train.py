@@ -167,7 +167,7 @@ def test_a_training_that_cannot_be_stored_is_not_lost(tmp_path):
     assert all(torch.equal(tensor, whole.state_dict()[name]) for name, tensor in again.state_dict().items())
 
 
-@pytest.mark.parametrize("damage", ["step-00000002/model.safetensors", "run.json"])
+@pytest.mark.parametrize("damage", ["step-00000002/pytorch_model.bin", "run.json"])
 def test_damaged_states_are_told(damage, tmp_path):
     params = FEW_STEPS.model_copy(update={"save_steps": 2, "num_steps": 2})
 
