@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
@@ -110,6 +110,35 @@ def write_table(path: StrPath, table: pa.Table, *, row_group_size: int = 1000) -
 
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, row_group_size=row_group_size, compression="zstd")
+
+
+@contextmanager
+def table_writer(
+    path: StrPath, schema: pa.Schema, *, row_group_size: int = 1000
+) -> Iterator[Callable[[Iterable[Mapping[str, Any]]], None]]:
+    """A function that takes rows, for a table at `path` that appears when the block ends well; zstd, as `write_table`.
+
+    No more than one row group is held. The same rows give the same bytes, however many are given at a time.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pending: list[Mapping[str, Any]] = []
+
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+
+        def write_group(rows: list[Mapping[str, Any]]) -> None:
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema), row_group_size)
+
+        def write(rows: Iterable[Mapping[str, Any]]) -> None:
+            for row in rows:
+                pending.append(row)
+                if len(pending) == row_group_size:
+                    write_group(pending)
+                    pending.clear()
+
+        yield write
+        write_group(pending)
 
 
 def sha256_file(path: StrPath) -> str:

@@ -83,6 +83,11 @@ class Base(Section):
     annotation_root: Path = Field(Path("data/raw"), description="Every annotation file lies below it; DVC watches it.")
     sources: tuple[Source, ...] = Field(min_length=1, description="The annotation files to make rows of.")
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether some source gives only the first of its records."""
+        return any(source.limit is not None for source in self.sources)
+
     @model_validator(mode="after")
     def _sources_apart(self) -> Base:
         for field in ("name", "link_as"):

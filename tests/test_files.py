@@ -21,6 +21,7 @@ from cyclegrpo.files import (
     require_writable,
     resolve_below,
     sha256_file,
+    table_writer,
     write_bytes,
     write_json,
     write_table,
@@ -135,6 +136,32 @@ def test_a_table_is_the_same_bytes_every_time(tmp_path: Path) -> None:
     assert sha256_file(tmp_path / "a.parquet") == sha256_file(tmp_path / "b.parquet")
     assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups == 3
     assert pq.read_table(tmp_path / "a.parquet").equals(table)
+
+
+@pytest.mark.parametrize("num_rows", [0, 999, 1000, 2500])
+def test_rows_are_written_as_they_come(tmp_path: Path, num_rows: int) -> None:
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    rows = [{"id": number, "text": "x"} for number in range(num_rows)]
+    for name, size in (("a.parquet", 7), ("b.parquet", 3000)):
+        with table_writer(tmp_path / name, schema) as write:
+            for start in range(0, num_rows, size):
+                write(rows[start : start + size])
+    assert sha256_file(tmp_path / "a.parquet") == sha256_file(tmp_path / "b.parquet")
+    assert pq.read_table(tmp_path / "a.parquet").to_pylist() == rows
+    assert all(
+        pq.ParquetFile(tmp_path / "a.parquet").metadata.row_group(group).num_rows <= 1000
+        for group in range(pq.ParquetFile(tmp_path / "a.parquet").num_row_groups)
+    )
+
+
+def test_a_table_whose_rows_are_cut_off_is_not_written(tmp_path: Path) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        table_writer(tmp_path / "a.parquet", pa.schema([("id", pa.int64())])) as write,
+    ):
+        write([{"id": 1}])
+        raise KeyboardInterrupt
+    assert names_in(tmp_path) == []
 
 
 def test_digest_is_canonical() -> None:

@@ -23,7 +23,7 @@ from cyclegrpo.dataset.report import StageReport
 from cyclegrpo.dataset.schema import text_to_rle
 from cyclegrpo.dataset.shards import Item, ShardResult, ShardStore
 from cyclegrpo.dataset.tables import read_work_rows
-from cyclegrpo.files import digest, write_bytes, write_table
+from cyclegrpo.files import digest, table_writer, write_bytes
 from cyclegrpo.images import load_image_below
 from cyclegrpo.params import Crop, Params
 from cyclegrpo.regions.geometry import crop_size, crop_window, mask_to_box_inclusive, rle_to_mask
@@ -128,21 +128,23 @@ def run_crop(params: Params) -> StageReport:
     base, report = params.base, StageReport("crop", read={"crop": 0})
     items = _group_by_image(read_work_rows(base.work_dir, "regions")) if params.crop.enabled else []
     report.read["crop"] = sum(len(item["regions"]) for item in items)
-    result = ShardStore(
+    store = ShardStore(
         base.work_dir / "shards" / "crop",
         {"crop": params.crop.model_dump(mode="json"), "max_pixels": params.check.max_pixels},
         still_valid=partial(_files_are_there, dataset_dir=base.dataset_dir),
-    ).run(
-        items,
-        partial(_crop_shard, dataset_dir=base.dataset_dir, crop=params.crop, max_pixels=params.check.max_pixels),
-        num_workers=base.num_workers,
+        keep_others=base.is_limited,
     )
-    report.skips += result.skips
-    report.made["regions"] = report.read["crop"]
-    report.made["crops"] = len(result.rows)
-    report.finish(base.work_dir, base.max_skip_ratio)
-    write_table(base.work_dir / "crops.parquet", pa.Table.from_pylist(result.rows, schema=SCHEMA))
-    _remove_other_crops(base.dataset_dir / CROPS_FOLDER, {Path(row["crop"]).name for row in result.rows})
+    compute = partial(_crop_shard, dataset_dir=base.dataset_dir, crop=params.crop, max_pixels=params.check.max_pixels)
+    report.made |= {"regions": report.read["crop"], "crops": 0}
+    names: set[str] = set()
+    with table_writer(base.work_dir / "crops.parquet", SCHEMA) as write:
+        for result in store.run(items, compute, num_workers=base.num_workers):
+            report.skips += result.skips
+            report.made["crops"] += len(result.rows)
+            names.update(Path(row["crop"]).name for row in result.rows)
+            write(result.rows)
+        report.finish(base.work_dir, base.max_skip_ratio)
+    _remove_other_crops(base.dataset_dir / CROPS_FOLDER, names)
     return report
 
 

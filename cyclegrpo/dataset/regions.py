@@ -22,7 +22,7 @@ from cyclegrpo.dataset.spelling import ImageTokens, SpelledRegion, spell_regions
 from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.dataset.tokenizers import OpenTokenizer, open_tokenizer, resolve_dtype, tokenizer_digest
 from cyclegrpo.errors import DataError
-from cyclegrpo.files import write_table
+from cyclegrpo.files import table_writer
 from cyclegrpo.images import load_image_below
 from cyclegrpo.params import Base, Params
 from cyclegrpo.sources import Record, Skip, read_source
@@ -75,13 +75,15 @@ def run_regions(params: Params, tokenizer: MaskTokenizer | None = None) -> Stage
         min_area_px=params.regions.min_area_px,
         max_pixels=params.check.max_pixels,
     )
-    result = ShardStore(base.work_dir / "shards" / "regions", settings).run(items, compute)
-    report.skips += result.skips
-    report.made["records"] = len(result.rows)
-    report.made["regions"] = sum(len(row["rles"]) for row in result.rows)
-    report.finish(base.work_dir, base.max_skip_ratio)
-    schema = SCHEMA.with_metadata({"compute_dtype": dtype})
-    write_table(base.work_dir / "regions.parquet", pa.Table.from_pylist(result.rows, schema=schema))
+    store = ShardStore(base.work_dir / "shards" / "regions", settings, keep_others=base.is_limited)
+    report.made |= {"records": 0, "regions": 0}
+    with table_writer(base.work_dir / "regions.parquet", SCHEMA.with_metadata({"compute_dtype": dtype})) as write:
+        for result in store.run(items, compute):
+            report.skips += result.skips
+            report.made["records"] += len(result.rows)
+            report.made["regions"] += sum(len(row["rles"]) for row in result.rows)
+            write(result.rows)
+        report.finish(base.work_dir, base.max_skip_ratio)
     return report
 
 

@@ -3,13 +3,14 @@ of date.
 
 A shard is stored at `<work_dir>/shards/<stage>/<digest>.json`. The digest covers its items, the stage's settings and
 the package's code, so a stored shard is used again exactly when it would come out the same. A run in which nothing
-changed, or one after a kill, computes only what is missing. Shards that a completed run did not use are removed.
+changed, or one after a kill, computes only what is missing. Shards that a completed run did not use are removed, but
+not by a run on some of the records only. No more than one shard's rows are held at a time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from cyclegrpo.dataset.processes import map_ordered
 from cyclegrpo.dataset.progress import track
+from cyclegrpo.errors import DataError
 from cyclegrpo.files import digest, sha256_file, write_text
 from cyclegrpo.sources.records import Skip
 
@@ -57,14 +59,16 @@ class ShardStore:
         folder: where they lie.
         settings: everything besides the items that the result depends on, as JSON can hold it.
         still_valid: whether a stored shard's side effects (files that it wrote) are still there.
+        keep_others: leave the shards that a run does not use, as those of a larger run.
     """
 
     folder: Path
     settings: Any
     still_valid: Callable[[ShardResult], bool] = lambda result: True
+    keep_others: bool = False
 
-    def run(self, items: Sequence[Item], compute: Compute, *, num_workers: int = 0) -> ShardResult:
-        """Deal with all items, in shards of SHARD_IMAGES, and return the results in the order of the items.
+    def run(self, items: Sequence[Item], compute: Compute, *, num_workers: int = 0) -> Iterator[ShardResult]:
+        """Deal with all items, in shards of SHARD_IMAGES, and then yield the shards' results in the order of the items.
 
         Args:
             items: one per image, as JSON can hold it.
@@ -74,29 +78,30 @@ class ShardStore:
         """
         shards = [items[start : start + SHARD_IMAGES] for start in range(0, len(items), SHARD_IMAGES)]
         paths = [self.folder / f"{digest(self.settings, code_digest(), list(shard))[:32]}.json" for shard in shards]
-        loaded = {index: self._load(path) for index, path in enumerate(paths)}
-        results = {index: result for index, result in loaded.items() if result is not None}
-        missing = [index for index in loaded if index not in results]
+        missing = [index for index, path in enumerate(paths) if not self._is_valid(path)]
         computed = map_ordered(compute, [shards[index] for index in missing], num_workers=num_workers)
         for index, result in zip(missing, track(computed, len(missing), self.folder.name), strict=True):
-            results[index] = result
             write_text(paths[index], json.dumps(asdict(result)))
-        self._remove_others(paths)
-        merged = ShardResult()
-        for index in range(len(shards)):
-            merged.rows += results[index].rows
-            merged.skips += results[index].skips
-        return merged
+        if not self.keep_others:
+            self._remove_others(paths)
+        for path in paths:
+            stored = self._load(path)
+            if stored is None:
+                raise DataError("was there a moment ago and is damaged now; start the stage again.", file=path)
+            yield stored
+
+    def _is_valid(self, path: Path) -> bool:
+        result = self._load(path)
+        return result is not None and self.still_valid(result)
 
     def _load(self, path: Path) -> ShardResult | None:
         if not path.is_file():
             return None
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            result = ShardResult(content["rows"], [Skip(**skip) for skip in content["skips"]])
+            return ShardResult(content["rows"], [Skip(**skip) for skip in content["skips"]])
         except (ValueError, KeyError, TypeError):  # empty or cut short, as after a power failure: computed anew
             return None
-        return result if self.still_valid(result) else None
 
     def _remove_others(self, paths: Sequence[Path]) -> None:
         if self.folder.is_dir():

@@ -21,7 +21,7 @@ from cyclegrpo.dataset.schema import text_to_rle
 from cyclegrpo.dataset.shards import Item, ShardResult, ShardStore
 from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.dataset.tokenizers import OpenTokenizer, masks_to_tokens, open_tokenizer, resolve_dtype, tokenizer_digest
-from cyclegrpo.files import write_table
+from cyclegrpo.files import table_writer
 from cyclegrpo.images import load_image_below
 from cyclegrpo.params import Params
 from cyclegrpo.regions.geometry import rle_to_mask
@@ -59,11 +59,16 @@ def run_tokenize(params: Params, tokenizer: MaskTokenizer | None = None) -> Stag
         batch_size=params.tokenize.batch_size,
         max_pixels=params.check.max_pixels,
     )
-    result = ShardStore(base.work_dir / "shards" / "tokenize", settings).run(items, compute)
-    report.made["crops"] = len(result.rows)
-    report.made["distinct_tokens"] = len({row["tokens"] for row in result.rows})
-    report.finish(base.work_dir, base.max_skip_ratio)
-    write_table(base.work_dir / "crop_tokens.parquet", pa.Table.from_pylist(result.rows, schema=SCHEMA))
+    store = ShardStore(base.work_dir / "shards" / "tokenize", settings, keep_others=base.is_limited)
+    report.made["crops"] = 0
+    distinct: set[str] = set()
+    with table_writer(base.work_dir / "crop_tokens.parquet", SCHEMA) as write:
+        for result in store.run(items, compute):
+            report.made["crops"] += len(result.rows)
+            distinct.update(row["tokens"] for row in result.rows)
+            write(result.rows)
+        report.made["distinct_tokens"] = len(distinct)
+        report.finish(base.work_dir, base.max_skip_ratio)
     return report
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from cyclegrpo.evaluation.heldout import HeldoutRegion
 from cyclegrpo.evaluation.metrics import Located
 from cyclegrpo.regions.boxes import parse_boxes
-from cyclegrpo.regions.geometry import mask_iou, mask_to_box_1000, mask_to_rle, masks_union
+from cyclegrpo.regions.geometry import Rle, mask_iou, mask_to_box_1000, mask_to_rle, masks_union, rle_to_mask
 from cyclegrpo.regions.overlap import box_overlap
 from cyclegrpo.regions.tokens import Code, codes_to_array, parse_tokens
 
@@ -44,7 +44,8 @@ class Scorer(Protocol):
 
 
 class MaskScorer:
-    """Scores mask tokens: every distinct code pair of an image is decoded once, at the size of the true masks.
+    """Scores mask tokens: every distinct code pair of an image is decoded once, at the size of the true masks, and kept
+    as RLE.
 
     Args:
         tokenizer: decodes codes.
@@ -64,7 +65,7 @@ class MaskScorer:
         self._features = features
         self._sizes = sizes
         self._codebook_size = codebook_size
-        self._masks: dict[str, dict[Code, np.ndarray]] = defaultdict(dict)
+        self._rles: dict[str, dict[Code, Rle]] = defaultdict(dict)
 
     def score(self, answers: Sequence[Answer]) -> list[Located]:
         """See `Scorer`; the overlap is the IoU of the union of all located masks with the target's mask."""
@@ -90,15 +91,15 @@ class MaskScorer:
         wanted: dict[str, dict[Code, None]] = defaultdict(dict)
         for answer in answers:
             for pair in self._codes(answer.text):
-                if pair not in self._masks[answer.image]:
+                if pair not in self._rles[answer.image]:
                     wanted[answer.image][pair] = None
         for image, pairs in wanted.items():
             codes = codes_to_array(list(pairs))
-            masks = self._tokenizer.decode_masks(self._features[image], codes, *self._sizes[image])
-            self._masks[image].update(zip(pairs, masks, strict=True))
+            masks = self._tokenizer.iterate_masks(self._features[image], codes, *self._sizes[image])
+            self._rles[image].update(zip(pairs, map(mask_to_rle, masks), strict=True))
 
     def _union(self, answer: Answer) -> np.ndarray:
-        masks = [self._masks[answer.image][pair] for pair in self._codes(answer.text)]
+        masks = (rle_to_mask(self._rles[answer.image][pair]) for pair in self._codes(answer.text))
         return masks_union(masks, *self._sizes[answer.image])
 
 

@@ -79,7 +79,7 @@ SPARKS = {
     "expression/overlap": "IoU on given expressions",
     "no_target/accuracy": "No-target accuracy",
     "kl": "KL to the reference",
-    "captions/zero_variance": "Caption groups without a signal",
+    "caption/no_signal": "Caption groups without a signal",
     "grounding/unparsable": "Unreadable groundings",
 }
 """Columns of the curve file that are drawn small, if they are there."""

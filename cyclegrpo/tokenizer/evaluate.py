@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NUM_WORST = 12
 NUM_NAMED = 20
-"""Unusable images that metrics.json names."""
+"""Unusable images and masks that metrics.json names."""
 COLUMNS = 4
 NAME_LENGTH = 44
 WANTED, FOUND = "#111111", "#d0115c"
@@ -57,7 +57,7 @@ class _Worst:
         for score in scores:
             self.num_seen += 1
             if len(self.heap) < NUM_WORST or -score.iou > self.heap[0][0]:
-                item = (-score.iou, -self.num_seen, score, example.image, example.masks[score.number])
+                item = (-score.iou, -self.num_seen, score, example.image, example.masks[score.number].copy())
                 (heapq.heappush if len(self.heap) < NUM_WORST else heapq.heappushpop)(self.heap, item)
 
     def sorted(self) -> list[tuple[MaskScore, np.ndarray, np.ndarray]]:
@@ -75,17 +75,12 @@ def run_evaluate_tokenizer(
     """Measure a tokenizer on the sources of the params (see `SourceExamples` for `names` and `limit`).
 
     Writes `metrics.json`, `masks.csv` (one line a mask) and `worst.png` to `out`. Raises DataError where no mask could
-    be measured, and, after all is written, where more images than `base.max_skip_ratio` of them cannot be used.
+    be measured, and, after all is written, where more images or masks than `base.max_skip_ratio` cannot be used.
     """
     examples = SourceExamples(params, names=names, limit=limit)
     bar = tqdm(examples, total=len(examples), unit="image", disable=None, file=sys.stderr)
     report = evaluate_tokenizer(bar, tokenizer, out, source=examples)
-    bad = list(examples.unusable.values())
-    if len(bad) > params.base.max_skip_ratio * len(examples):
-        raise DataError(
-            f"{len(bad)} of {len(examples)} images cannot be used, more than base.max_skip_ratio = "
-            f"{params.base.max_skip_ratio} allows; the first: {bad[0]} The figures in {out} are of the others."
-        )
+    examples.require_usable(params.base.max_skip_ratio, f"The figures in {out} are of the others.")
     return report
 
 
@@ -107,7 +102,7 @@ def evaluate_tokenizer(
     if not scores:
         raise DataError(f"no mask could be measured ({source.reasons if source else 'no images with masks'}).")
     metrics = summarise(scores, tokenizer.config.codebook_size)
-    unusable = list(source.unusable.values()) if source else []
+    unusable = source.problems if source else []
     described: dict[str, Any] = {"num_images": num_images, "skipped": dict(source.skipped) if source else {}}
     described["unusable"] = unusable[:NUM_NAMED]
     described["compute_dtype"] = str(tokenizer.compute_dtype).removeprefix("torch.")

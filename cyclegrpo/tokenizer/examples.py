@@ -1,7 +1,7 @@
 """Images with masks, which the tokenizer is trained and measured on: of any source that has true masks.
 
 The order is that of the annotation files, and each image comes once with its distinct masks. What cannot be used is
-counted by reason.
+counted by reason, and named.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class SourceExamples:
         names: which sources; None takes all.
         limit: only so many images; None takes all.
 
-    `skipped` counts by reason what could not be used, as far as it has been met; `unusable` holds what is wrong with
-    images, by their number. Raises DataError where the sources
-    have no true mask at all.
+    `skipped` counts by reason what could not be used, as far as it has been met, each image and each mask once;
+    `unusable` says what is wrong with images, and `unusable_masks` with masks. Raises DataError where the sources have
+    no true mask at all.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class SourceExamples:
         self.max_pixels = params.check.max_pixels
         self.skipped: Counter[str] = Counter()
         self.unusable: dict[int, str] = {}
+        self.unusable_masks: dict[tuple[int, int], str] = {}
         found: dict[tuple[object, ...], _Annotated] = {}
         sources = _chosen(params.base.sources, names)
         for source in sources:
@@ -81,7 +82,29 @@ class SourceExamples:
     def reasons(self) -> str:
         """Why something could not be used, and how often, with the first unusable image."""
         counts = [f"{count} {reason}" for reason, count in self.skipped.most_common()]
-        return "; ".join([", ".join(counts) or "no records", *list(self.unusable.values())[:1]])
+        return "; ".join([", ".join(counts) or "no records", *self.problems[:1]])
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with images, and then with masks, as far as it has been met; each names its image."""
+        images, masks = sorted(self.unusable.items()), sorted(self.unusable_masks.items())
+        return [message for _, message in (*images, *masks)]
+
+    def require_usable(self, max_skip_ratio: float, outcome: str) -> None:
+        """DataError where a larger share of the images, or of the masks, could not be used.
+
+        Args:
+            outcome: what has been made of the others, for the message.
+        """
+        num_masks = sum(len(image.rles) for image in self.images)
+        images = [message for _, message in sorted(self.unusable.items())]
+        masks = [message for _, message in sorted(self.unusable_masks.items())]
+        for what, bad, number in (("images", images, len(self)), ("masks", masks, num_masks)):
+            if len(bad) > max_skip_ratio * number:
+                raise DataError(
+                    f"{len(bad)} of {number} {what} cannot be used, more than base.max_skip_ratio = {max_skip_ratio} "
+                    f"allows; the first: {bad[0]} {outcome}"
+                )
 
     @property
     def digest(self) -> str:
@@ -119,21 +142,21 @@ class SourceExamples:
                 self.skipped["image_unusable"] += 1
                 self.unusable[index] = str(error)
             return None
-        masks = [
-            mask for rle in annotated.rles.values() if (mask := self._mask(rle, image.height, image.width)) is not None
-        ]
+        found = [self._mask(index, number, image.height, image.width) for number in range(len(annotated.rles))]
+        masks = [mask for mask in found if mask is not None]
         return MaskExample(annotated.image, np.asarray(image), np.stack(masks)) if masks else None
 
-    def _mask(self, rle: Rle, height: int, width: int) -> np.ndarray | None:
+    def _mask(self, index: int, number: int, height: int, width: int) -> np.ndarray | None:
+        annotated = self.images[index]
         try:
-            mask = rle_to_mask(rle, height=height, width=width)
-        except DataError:
-            self.skipped["bad_rle"] += 1
-            return None
-        if not mask.any():
-            self.skipped["empty_mask"] += 1
-            return None
-        return mask
+            mask = rle_to_mask(list(annotated.rles.values())[number], height=height, width=width)
+            reason, message = ("", "") if mask.any() else ("empty_mask", "holds no pixel.")
+        except DataError as error:
+            reason, message = "bad_rle", str(error)
+        if reason and (index, number) not in self.unusable_masks:
+            self.skipped[reason] += 1
+            self.unusable_masks[index, number] = f"{annotated.root / annotated.image}, mask {number}: {message}"
+        return None if reason else mask
 
     def draw(self, rng: np.random.Generator, num_masks: int) -> tuple[np.ndarray, np.ndarray]:
         """A training example: an image, and so many of its masks, again from the first where it has fewer.

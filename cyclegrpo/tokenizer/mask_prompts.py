@@ -1,10 +1,32 @@
 """A mask as the mask encoder is asked for it: at the size of its prompt, and as a box."""
 
+from collections.abc import Iterable, Iterator
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cyclegrpo.regions.geometry import mask_to_box_inclusive
+
+
+def mask_prompts(
+    masks: Iterable[np.ndarray | Tensor], side: tuple[int, int], device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each mask (H, W) of any size the prompt, float (1, *side), and the box, float (1, 4), as they are needed.
+
+    Raises ValueError naming the index of a mask without pixels, of another shape, or with fractions.
+    """
+    for index, mask in enumerate(masks):
+        given_1HW = torch.as_tensor(mask)[None]
+        if given_1HW.ndim != 3 or not given_1HW.numel():
+            expected = "pixels" if given_1HW.ndim == 3 else "(H, W)"
+            raise ValueError(f"masks[{index}] has shape {tuple(given_1HW.shape[1:])}; expected {expected}.")
+        mask_1HW = given_1HW.bool()
+        if given_1HW.is_floating_point() and bool((mask_1HW != given_1HW).any()):
+            raise ValueError(f"masks[{index}] has fractions; expected bool: compare with a threshold first.")
+        prompt_1SS = resize_to_prompt(mask_1HW.to(device, torch.float32), side)
+        yield prompt_1SS, normalised_boxes(mask_1HW, first_index=index)
 
 
 def resize_to_prompt(masks_NHW: Tensor, side: tuple[int, int]) -> Tensor:

@@ -25,7 +25,7 @@ from transformers.models.sam2.modeling_sam2 import Sam2TwoWayTransformer
 
 from cyclegrpo.tokenizer.config import MaskTokenizerConfig
 from cyclegrpo.tokenizer.features import ImageFeatures
-from cyclegrpo.tokenizer.mask_prompts import normalised_boxes, resize_to_prompt
+from cyclegrpo.tokenizer.mask_prompts import mask_prompts, resize_to_prompt
 from cyclegrpo.tokenizer.quantizer import embed_codes, quantize
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -84,8 +84,10 @@ class MaskTokenizer(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> "MaskTokenizer":
-        """The tokenizer saved in a folder, as float32 unless `dtype` says otherwise, whatever it is stored in."""
-        kwargs.setdefault("dtype", torch.float32)
+        """The tokenizer saved in a folder, as float32, whatever it is stored in. ValueError for another `dtype`."""
+        dtype = kwargs.setdefault("dtype", kwargs.pop("torch_dtype", torch.float32))
+        if dtype not in (torch.float32, "float32"):
+            raise ValueError(f"dtype is {dtype}, but weights stay float32; set the config's compute_dtype instead.")
         return super().from_pretrained(*args, **kwargs)
 
     @property
@@ -126,7 +128,8 @@ class MaskTokenizer(PreTrainedModel):
         Args:
             features: of one image, or of those that `image_of_mask` counts.
             masks: bool (H, W) each, such as an array (N, H, W), of any size; the whole image, whatever size it was
-                given in. They are taken one after the other, so a generator never holds all of them.
+                given in. Numbers count as bool, but no fractions. They are taken one after the other, so a generator
+                never holds all of them.
             image_of_mask: for each mask the number of its image in `features`; None where that is one image.
 
         No masks give (0, L). An empty mask has no box and is refused by its index.
@@ -134,7 +137,7 @@ class MaskTokenizer(PreTrainedModel):
         if image_of_mask is None:
             self._check_one_image(features)
         codes = [torch.zeros((0, self.config.codebook_depth), dtype=torch.long, device=self.device)]
-        prompts = self._prompts(masks)
+        prompts = mask_prompts(masks, self.sam2.prompt_encoder.mask_input_size, self.device)
         owners = repeat(0) if image_of_mask is None else iter(image_of_mask)
         while chunk := list(islice(prompts, self._per_pass(LOGITS_PER_PASS, self.config.image_size // 4))):
             images = torch.tensor(list(islice(owners, len(chunk))), dtype=torch.long, device=self.device)
@@ -148,19 +151,6 @@ class MaskTokenizer(PreTrainedModel):
         if image_of_mask is not None and next(owners, None) is not None:
             raise ValueError("image_of_mask is longer than the masks; expected one number for each.")
         return torch.cat(codes)
-
-    def _prompts(self, masks: Iterable[np.ndarray | Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each mask at the prompt's size, float (1, S, S), with its box (1, 4)."""
-        for index, mask in enumerate(masks):
-            mask_1HW = torch.as_tensor(mask, dtype=torch.bool)[None]
-            if mask_1HW.ndim != 3:
-                raise ValueError(f"masks[{index}] has shape {tuple(mask_1HW.shape[1:])}; expected (H, W).")
-            if not mask_1HW.numel():
-                raise ValueError(f"masks[{index}] has shape {tuple(mask_1HW.shape[1:])}; expected pixels.")
-            prompt_1SS = resize_to_prompt(
-                mask_1HW.to(self.device, torch.float32), self.sam2.prompt_encoder.mask_input_size
-            )
-            yield prompt_1SS, normalised_boxes(mask_1HW, first_index=index)
 
     def decode(self, features: ImageFeatures, codes: Codes) -> Tensor:
         """Mask logits of the codes on one image, float32 (N, S, S) with S = image_size // 4.

@@ -12,6 +12,7 @@ import polars as pl
 
 from cyclegrpo.errors import ParamsError
 from cyclegrpo.files import atomic_path, remove_leftovers, require_writable, write_text
+from cyclegrpo.loading import resolve_device
 from cyclegrpo.params import Params, SourceParams
 from cyclegrpo.tokenizer.examples import SourceExamples
 from cyclegrpo.tokenizer.folder import load_mask_tokenizer, read_config, require_replaceable, save_tokenizer
@@ -22,7 +23,7 @@ from cyclegrpo.tokenizer.train import Row, train_mask_tokenizer
 
 @dataclass(frozen=True)
 class TrainTokenizerReport:
-    """What a training did; loss and IoU are of the last step, `num_unusable` counts images that could not be used."""
+    """What a training did; loss and IoU are of the last step, `num_unusable` counts unusable images and masks."""
 
     num_images: int
     num_unusable: int
@@ -49,8 +50,10 @@ def run_train_tokenizer(
         start: the folder of a tokenizer to go on from.
 
     An unfinished run is kept in `<out>.checkpoints` until all is written, by the main process alone. Raises DataError
-    where `out` holds anything but a tokenizer.
+    where `out` holds anything but a tokenizer, and, after all is written, where more images or masks than
+    `base.max_skip_ratio` could not be used.
     """
+    device = _training_device(params.base.device)
     _require_outputs(out, results)
     if start is not None and "sizes" in training.model_fields_set:
         raise ParamsError("sizes are given, but --from names a tokenizer that has its own; give one of the two.")
@@ -69,21 +72,36 @@ def run_train_tokenizer(
         tokenizer=tokenizer,
         checkpoint_dir=out.with_name(f"{out.name}.checkpoints"),
         data=examples.digest,
-        cpu=params.base.device == "cpu",
+        cpu=device == "cpu",
         on_row=lambda row: tell_row(row, clock),
         keep=keep,
     )
     seconds = time.monotonic() - clock
+    examples.require_usable(params.base.max_skip_ratio, f"The tokenizer in {out} was trained on the others.")
     last = curve[-1]
     return TrainTokenizerReport(
         num_images=len(examples),
-        num_unusable=len(examples.unusable),
+        num_unusable=len(examples.problems),
         num_steps=training.num_steps,
         seconds=round(seconds, 1),
         loss=last["loss"],
         iou=last["iou"],
         out=out.as_posix(),
     )
+
+
+def _training_device(device: str) -> str:
+    """The device of `base.device`; ParamsError where it is not there, or names one GPU of several.
+
+    accelerate gives each process a GPU of its own, from the first one on.
+    """
+    kind, _, number = resolve_device(device).partition(":")
+    if number not in ("", "0"):
+        raise ParamsError(
+            f"base.device is {device}, but training begins with the first GPU that is visible; set "
+            f"CUDA_VISIBLE_DEVICES={number} and base.device: cuda"
+        )
+    return kind
 
 
 def _require_outputs(out: Path, results: Path) -> None:

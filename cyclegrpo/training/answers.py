@@ -41,6 +41,13 @@ class Answers:
         return [question["draw"] for question in self.questions]
 
     @property
+    def kinds(self) -> list[str]:
+        """What the answers of every group are: `grounding` (of a caption), or answers to the task of their draw."""
+        if self.task == "groundings":
+            return ["grounding"] * (len(self.questions) // self.group_size)
+        return [draw.task for draw in self.draws[:: self.group_size]]
+
+    @property
     def images(self) -> list[Image.Image]:
         """The whole image of every answer."""
         return [question["whole_image"] for question in self.questions]

@@ -33,12 +33,12 @@ class AnswerScore:
     Attributes:
         overlap: with the draw's target, in [0, 1]; 1.0 where both are empty, 0.0 where one is.
         regions: the well-formed regions in the answer, in its order.
-        flags: kinds of fault that parsing found.
+        parsed: whether the answer could be read: it names a region, or says that there is none.
     """
 
     overlap: float
     regions: Sequence[Any]
-    flags: tuple[str, ...]
+    parsed: bool
 
 
 class Scorer(Protocol):
@@ -78,26 +78,30 @@ class MaskScorer:
         if self.reward.overlap == "tokens":
             overlaps = [token_overlap(p.codes, t) for p, t in zip(parsed, targets, strict=True)]
         else:
-            self._decode_all(draws, images, [[*p.codes, *t] for p, t in zip(parsed, targets, strict=True)])
+            spelled = [() if draw.target_rle is not None else codes for draw, codes in zip(draws, targets, strict=True)]
+            self._decode_all(draws, images, [[*p.codes, *t] for p, t in zip(parsed, spelled, strict=True)])
             overlaps = [
                 mask_overlap(self._decoded(draw, p.codes), self._target(draw, codes, image))
                 for p, draw, codes, image in zip(parsed, draws, targets, images, strict=True)
             ]
-        return [AnswerScore(overlap, p.codes, p.flags) for overlap, p in zip(overlaps, parsed, strict=True)]
+        return [
+            AnswerScore(overlap, p.codes, bool(p.codes) or p.explicit_empty)
+            for overlap, p in zip(overlaps, parsed, strict=True)
+        ]
 
     def _decode_all(
         self, draws: Sequence[Draw], images: Sequence[Image.Image], codes: Sequence[Sequence[Code]]
     ) -> None:
-        """Encode each new image once and decode each new pair of codes on it once."""
+        """Encode each image that is needed once and decode each new pair of codes on it once."""
         image_of = {draw.images[0]: image for draw, image in zip(draws, images, strict=True)}
-        new_images = [name for name in image_of if name not in self._features]
+        wanted: dict[str, dict[Code, None]] = {name: {} for name in image_of}
+        for draw, pairs in zip(draws, codes, strict=True):
+            wanted[draw.images[0]].update(dict.fromkeys(p for p in pairs if (draw.images[0], p) not in self._masks))
+        new_images = [name for name, pairs in wanted.items() if pairs and name not in self._features]
         start = time.perf_counter()
         features = embed_each(self.tokenizer, [image_of[name] for name in new_images])
         self._features |= dict(zip(new_images, features, strict=True))
         self.seconds["encode_s"] += time.perf_counter() - start
-        wanted: dict[str, dict[Code, None]] = {name: {} for name in image_of}
-        for draw, pairs in zip(draws, codes, strict=True):
-            wanted[draw.images[0]].update(dict.fromkeys(p for p in pairs if (draw.images[0], p) not in self._masks))
         start = time.perf_counter()
         for name, new_pairs in wanted.items():
             if new_pairs:
@@ -161,7 +165,8 @@ class BoxScorer:
         scores = []
         for answer, draw in zip(answers, draws, strict=True):
             found = parse_boxes(answer)
-            scores.append(AnswerScore(box_overlap(found.boxes, targets[id(draw)]), found.boxes, found.flags))
+            parsed = bool(found.boxes) or found.explicit_empty
+            scores.append(AnswerScore(box_overlap(found.boxes, targets[id(draw)]), found.boxes, parsed))
         return scores
 
 

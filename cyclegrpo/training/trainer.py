@@ -154,7 +154,7 @@ class CycleGRPOTrainer(GRPOTrainer):
         scores = self.scorer.score(groundings.texts, groundings.draws, groundings.images)
         for score in scores:
             self._record("grounding/overlap", score.overlap)
-            self._record("grounding/unparsable", float(not score.regions))
+            self._record("grounding/unparsable", float(not score.parsed))
         return scores
 
     # reward; the formulas are in `cyclegrpo.rewards`
@@ -165,13 +165,15 @@ class CycleGRPOTrainer(GRPOTrainer):
         if self.cycle.reward.shuffle:  # the control run: a reward that says nothing about its caption
             cycle_scores = np.random.default_rng([self.args.seed, self.state.global_step]).permutation(cycle_scores)
         described = [i for i, draw in enumerate(draws) if draw.task == "caption"]
-        others = [i for i, draw in enumerate(draws) if draw.task != "caption"]
-        scores = self.scorer.score([texts[i] for i in others], [draws[i] for i in others], [images[i] for i in others])
+        given = [i for i, draw in enumerate(draws) if draw.task == "expression"]
+        absent = [i for i, draw in enumerate(draws) if draw.task == "no_target"]
+        scores = self.scorer.score([texts[i] for i in given], [draws[i] for i in given], [images[i] for i in given])
         rewards = np.zeros(len(texts))
         rewards[described] = [
             self._caption_reward(texts[i], draws[i], r) for i, r in zip(described, cycle_scores, strict=True)
         ]
-        rewards[others] = [self._answer_reward(texts[i], draws[i], s) for i, s in zip(others, scores, strict=True)]
+        rewards[given] = [self._expression_reward(texts[i], s) for i, s in zip(given, scores, strict=True)]
+        rewards[absent] = [self._no_target_reward(texts[i]) for i in absent]
         return rewards
 
     def _grounding_rewards(
@@ -201,11 +203,12 @@ class CycleGRPOTrainer(GRPOTrainer):
             format_score(score.regions) if switches.format else 0.0,
         )
 
-    def _answer_reward(self, answer: str, draw: Draw, score: AnswerScore) -> float:
-        """A question with a known answer: a given expression (true, so r = 1), or one that matches nothing."""
-        if draw.task == "expression":
-            self._record("expression/overlap", score.overlap)
-            return self._grounding_reward(answer, 1.0, score)
+    def _expression_reward(self, answer: str, score: AnswerScore) -> float:
+        """A given expression is true, so its r is 1."""
+        self._record("expression/overlap", score.overlap)
+        return self._grounding_reward(answer, 1.0, score)
+
+    def _no_target_reward(self, answer: str) -> float:
         self._record("no_target/accuracy", float(refuses(answer)))
         return no_target_reward(answer, no_repeat=no_repeat_regions(answer) if self.cycle.reward.no_repeat else 0.0)
 
@@ -219,7 +222,7 @@ class CycleGRPOTrainer(GRPOTrainer):
         scale: Literal["group", "batch"],
         active: np.ndarray | None = None,
     ) -> None:
-        """Put the group-normalised rewards of this process's answers into their batch, float32 (answers,).
+        """Put the group-normalised rewards of the answers into their batch, float32 (answers,).
 
         Args:
             rewards: (answers,).
@@ -229,16 +232,17 @@ class CycleGRPOTrainer(GRPOTrainer):
         """
         if answers.batch is None:
             return
-        device = self.accelerator.device
-        everywhere = self.accelerator.gather(torch.tensor(rewards, dtype=torch.float32, device=device))
-        groups = everywhere.cpu().numpy().astype(np.float64).reshape(-1, answers.group_size)
-        self._record(f"{answers.task}/reward", float(groups.mean()))
-        self._record(f"{answers.task}/zero_variance", float((np.ptp(groups, axis=1) == 0).mean()))
-        first = self.accelerator.process_index * len(rewards)
-        advantages = group_advantages(groups, scale=scale).reshape(-1)[first : first + len(rewards)]
+        groups = rewards.reshape(-1, answers.group_size)
+        advantages = group_advantages(groups, scale=scale)
+        silent = np.ptp(groups, axis=1) == 0
         if active is not None:
-            advantages = np.where(active.repeat(answers.group_size), advantages, 0.0)
-        answers.batch["advantages"] = torch.tensor(advantages, dtype=torch.float32, device=device)
+            advantages, silent = np.where(active[:, None], advantages, 0.0), silent | ~active
+        for kind, reward, is_silent in zip(answers.kinds, groups.mean(axis=1), silent, strict=True):
+            self._record(f"{kind}/reward", reward)
+            self._record(f"{kind}/no_signal", is_silent)
+        answers.batch["advantages"] = torch.tensor(
+            advantages.reshape(-1), dtype=torch.float32, device=self.accelerator.device
+        )
 
     # Plumbing
 

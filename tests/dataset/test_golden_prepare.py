@@ -15,15 +15,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from cyclegrpo.dataset.build import run_build
-from cyclegrpo.dataset.crops import run_crop
+from cyclegrpo.dataset.crops import cut_crop, run_crop
 from cyclegrpo.dataset.link import run_link
 from cyclegrpo.dataset.regions import run_regions
-from cyclegrpo.dataset.schema import Row, read_rows
+from cyclegrpo.dataset.schema import Row, read_rows, text_to_rle
+from cyclegrpo.dataset.tables import read_work_rows
 from cyclegrpo.dataset.tokenize import run_tokenize
 from cyclegrpo.images import read_image_header
+from cyclegrpo.params import Params
+from cyclegrpo.regions.rle import rle_to_mask
+from cyclegrpo.regions.tokens import parse_tokens
+from cyclegrpo.tokenizer.mask_prompts import normalised_boxes
 from tests.dataset.support import make_params
 
 GOLDEN = Path(os.environ.get("CYCLEGRPO_GOLDEN", Path(__file__).parents[3] / "shared" / "golden"))
@@ -45,8 +51,6 @@ class FixedDecoder:
         return self.tokenizer.encode(features, masks, image_of_mask)
 
     def iterate_masks(self, features: Any, codes: np.ndarray, height: int, width: int) -> Iterator[np.ndarray]:
-        import torch
-
         paths = [GOLDEN / "prepare" / "lowres" / f"{code0}_{code1}.png" for code0, code1 in codes]
         logits = torch.stack([torch.from_numpy(np.array(Image.open(path))) for path in paths]) / 255 * 20 - 10
         resized = torch.nn.functional.interpolate(logits[:, None], (height, width), mode="bilinear")
@@ -131,3 +135,21 @@ def test_rows_equal_those_of_the_public_script(tmp_path: Path, tokenizer: FixedD
         for row in expected_rows()
     ]
     assert sorted(made, key=str) == sorted(expected, key=str)
+    assert_crops_are_those_of_the_log(params)
+
+
+def assert_crops_are_those_of_the_log(params: Params) -> None:
+    """Windows, sizes and codes of all crops, and the area and the box of the mask that was encoded in each."""
+    base, made = params.base, []
+    tokens = {(row["record_id"], row["region"]): row["tokens"] for row in read_work_rows(base.work_dir, "crop_tokens")}
+    for row in read_work_rows(base.work_dir, "crops"):
+        image = Image.open(base.dataset_dir / row["image"]).convert("RGB")
+        mask = rle_to_mask(text_to_rle(row["rle"]))
+        pixels, cut = cut_crop(image, mask, tuple(row["window"]), enlarge_to_px=params.crop.enlarge_to_px)
+        assert (pixels.height, pixels.width) == (row["crop_height"], row["crop_width"])
+        (codes,) = parse_tokens(tokens[row["record_id"], row["region"]]).codes
+        box = normalised_boxes(torch.from_numpy(cut)[None])[0].tolist()
+        made.append(([*row["window"]], [*cut.shape], list(codes), int(cut.sum()), pytest.approx(box, abs=1e-6)))
+    log = json.loads((GOLDEN / "prepare" / "expected.json").read_text(encoding="utf-8"))["crop_log"]
+    expected = [(entry["crop"], entry["mask_hw"], entry["codes"], entry["mask_area"], entry["box"]) for entry in log]
+    assert sorted(expected, key=str) == sorted(made, key=lambda crop: str(crop[:4]))

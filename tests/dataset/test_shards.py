@@ -9,6 +9,7 @@ import pytest
 
 from cyclegrpo.dataset import shards
 from cyclegrpo.dataset.shards import Item, ShardResult, ShardStore
+from cyclegrpo.errors import DataError
 from cyclegrpo.sources import Skip
 
 
@@ -31,23 +32,32 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "SHARD_IMAGES", 2)
 
 
+def run(store: ShardStore, of: list[Item], compute: Doubler) -> ShardResult:
+    """All shards' results as one."""
+    whole = ShardResult()
+    for result in store.run(of, compute):
+        whole.rows += result.rows
+        whole.skips += result.skips
+    return whole
+
+
 def items(*numbers: int) -> list[Item]:
     return [{"number": number} for number in numbers]
 
 
 def test_rows_and_skips_in_order(tmp_path: Path) -> None:
-    result = ShardStore(tmp_path / "s", {}).run(items(1, -2, 3, 4, -5), Doubler())
+    result = run(ShardStore(tmp_path / "s", {}), items(1, -2, 3, 4, -5), Doubler())
     assert [row["double"] for row in result.rows] == [2, 6, 8]
     assert [skip.record_id for skip in result.skips] == ["-2", "-5"]
-    assert ShardStore(tmp_path / "s", {}).run(items(1, -2, 3, 4, -5), Doubler(die_at=0)) == result
+    assert run(ShardStore(tmp_path / "s", {}), items(1, -2, 3, 4, -5), Doubler(die_at=0)) == result
 
 
 def test_after_a_kill_only_the_rest_is_computed(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        ShardStore(tmp_path / "s", {}).run(items(*range(8)), Doubler(die_at=3))
+        run(ShardStore(tmp_path / "s", {}), items(*range(8)), Doubler(die_at=3))
     assert len(list((tmp_path / "s").iterdir())) == 3
     doubler = Doubler()
-    result = ShardStore(tmp_path / "s", {}).run(items(*range(8)), doubler)
+    result = run(ShardStore(tmp_path / "s", {}), items(*range(8)), doubler)
     assert doubler.num_shards == 1
     assert [row["double"] for row in result.rows] == list(range(0, 16, 2))
 
@@ -65,36 +75,53 @@ def test_after_a_kill_only_the_rest_is_computed(tmp_path: Path) -> None:
 def test_what_is_computed_again(
     tmp_path: Path, settings: dict[str, int], numbers: Sequence[int], num_computed: int
 ) -> None:
-    ShardStore(tmp_path / "s", {"q": 1}).run(items(*range(6)), Doubler())
+    run(ShardStore(tmp_path / "s", {"q": 1}), items(*range(6)), Doubler())
     doubler = Doubler()
-    ShardStore(tmp_path / "s", settings).run(items(*numbers), doubler)
+    run(ShardStore(tmp_path / "s", settings), items(*numbers), doubler)
     assert doubler.num_shards == num_computed
     assert len(list((tmp_path / "s").iterdir())) == len(numbers) // 2  # shards out of date are removed
 
 
+def test_a_run_on_some_of_the_items_keeps_the_shards_of_the_whole(tmp_path: Path) -> None:
+    run(ShardStore(tmp_path / "s", {}), items(*range(6)), Doubler())
+    run(ShardStore(tmp_path / "s", {}, keep_others=True), items(0, 1, 2), Doubler())
+    doubler = Doubler()
+    run(ShardStore(tmp_path / "s", {}), items(*range(6)), doubler)
+    assert doubler.num_shards == 0
+
+
+def test_a_shard_that_goes_while_it_is_read_is_told(tmp_path: Path) -> None:
+    results = ShardStore(tmp_path / "s", {}).run(items(*range(4)), Doubler())
+    next(results)
+    for path in (tmp_path / "s").glob("*.json"):
+        path.unlink()
+    with pytest.raises(DataError, match="start the stage again"):
+        next(results)
+
+
 def test_other_code_computes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ShardStore(tmp_path / "s", {}).run(items(1), Doubler())
+    run(ShardStore(tmp_path / "s", {}), items(1), Doubler())
     monkeypatch.setattr(shards, "code_digest", lambda: "other")
     doubler = Doubler()
-    ShardStore(tmp_path / "s", {}).run(items(1), doubler)
+    run(ShardStore(tmp_path / "s", {}), items(1), doubler)
     assert doubler.num_shards == 1
 
 
 def test_a_shard_whose_files_are_gone_is_computed_again(tmp_path: Path) -> None:
-    ShardStore(tmp_path / "s", {}).run(items(1, 2, 3), Doubler())
+    run(ShardStore(tmp_path / "s", {}), items(1, 2, 3), Doubler())
     doubler = Doubler()
-    ShardStore(tmp_path / "s", {}, still_valid=lambda result: len(result.rows) == 2).run(items(1, 2, 3), doubler)
+    run(ShardStore(tmp_path / "s", {}, still_valid=lambda result: len(result.rows) == 2), items(1, 2, 3), doubler)
     assert doubler.num_shards == 1
 
 
 @pytest.mark.parametrize("content", ["", '{"rows": [', "[]", '{"rows": []}', '{"rows": [], "skips": [3]}'])
 def test_a_damaged_shard_is_computed_again(tmp_path: Path, content: str) -> None:
     store = ShardStore(tmp_path / "s", {})
-    whole = store.run(items(1, 2, 3), Doubler())
+    whole = run(store, items(1, 2, 3), Doubler())
     next((tmp_path / "s").glob("*.json")).write_text(content)
     doubler = Doubler()
-    assert store.run(items(1, 2, 3), doubler) == whole and doubler.num_shards == 1
+    assert run(store, items(1, 2, 3), doubler) == whole and doubler.num_shards == 1
 
 
 def test_no_items(tmp_path: Path) -> None:
-    assert ShardStore(tmp_path / "s", {}).run([], Doubler()) == ShardResult()
+    assert run(ShardStore(tmp_path / "s", {}), [], Doubler()) == ShardResult()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,9 +51,9 @@ class FakeTokenizer:
     def encode(self, features: Any, masks: Any, image_of_mask: Any = None) -> np.ndarray:
         return np.array([[LEFT if mask[:, 0].all() else RIGHT, 0] for mask in masks])
 
-    def decode_masks(self, features: Any, codes: np.ndarray, height: int, width: int) -> np.ndarray:
+    def iterate_masks(self, features: Any, codes: np.ndarray, height: int, width: int) -> Iterator[np.ndarray]:
         self.num_decoded += len(codes)
-        return np.stack([object_mask(int(code)) for code in codes[:, 0]])
+        return (object_mask(int(code)) for code in codes[:, 0])
 
 
 class FakePolicy:

@@ -83,7 +83,7 @@ def write_made_up(results: Path, *, num_steps: int = 36) -> None:
     """Files of train and evaluate below a results folder."""
     rng = np.random.default_rng(0)
     lines = [
-        "step,caption/cycle_score,caption/num_words,no_target/accuracy,kl,expression/overlap,captions/zero_variance,"
+        "step,caption/cycle_score,caption/num_words,no_target/accuracy,kl,expression/overlap,caption/no_signal,"
         "grounding/unparsable,note"
     ]
     for step in range(1, num_steps + 1):

@@ -1,5 +1,7 @@
 """Images with true masks from the sources: distinct masks, counted losses, draws for training."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -42,3 +44,26 @@ def test_a_training_example_has_the_asked_number_of_masks(params):
     image, masks = SourceExamples(params).draw(np.random.default_rng(0), 5)
     assert image.shape == (60, 80, 3) and masks.shape == (5, 60, 80) and masks.any(axis=(1, 2)).all()
     assert len({mask.tobytes() for mask in masks}) == 2
+
+
+@pytest.mark.parametrize(
+    ("rle", "reason", "message"),
+    [
+        ({"size": [60, 80], "counts": "]]]"}, "bad_rle", "mask 1: "),
+        ({"size": [60, 80], "counts": [4800]}, "empty_mask", "mask 1: holds no pixel"),
+    ],
+)
+def test_a_bad_mask_is_named_and_counted_once_however_often_it_is_drawn(params, rle, reason, message):
+    examples = SourceExamples(params)
+    (image,) = examples.images
+    keys = list(image.rles)
+    examples.images = [replace(image, rles={keys[0]: image.rles[keys[0]], keys[1]: rle})]
+    for seed in range(3):
+        assert len(examples.draw(np.random.default_rng(seed), 2)[1]) == 2
+    assert examples.skipped[reason] == 1
+    assert len(examples.problems) == 1 and message in examples.problems[0] and image.image in examples.problems[0]
+    examples.require_usable(0.5, "")
+    with pytest.raises(
+        DataError, match=rf"1 of 2 masks cannot be used, more than .*{image.image}, mask 1: .* The rest"
+    ):
+        examples.require_usable(0.4, "The rest.")

@@ -224,6 +224,23 @@ def test_stored_in_half_the_bytes_it_loads_as_float32_with_the_same_codes(tiny_c
     assert sizes[0] < 0.6 * sizes[1]
 
 
+def test_weights_are_loaded_as_float32_or_not_at_all(tiny_config, tmp_path):
+    MaskTokenizer(tiny_config).save_pretrained(tmp_path)
+    assert MaskTokenizer.from_pretrained(tmp_path, dtype="float32").dtype == torch.float32
+    with pytest.raises(ValueError, match=r"dtype is torch\.bfloat16, .*compute_dtype instead"):
+        MaskTokenizer.from_pretrained(tmp_path, dtype=torch.bfloat16)
+
+
+def test_numbers_count_as_bool_but_probabilities_are_no_masks(tokenizer):
+    features = tokenizer.embed_images([draw_image(0, 20, 20)])[0]
+    masks = draw_masks(3, 2, 20, 20)
+    codes = tokenizer.encode(features, masks)
+    assert torch.equal(tokenizer.encode(features, masks.astype(np.uint8) * 255), codes)
+    assert torch.equal(tokenizer.encode(features, masks.astype(np.float32)), codes)
+    with pytest.raises(ValueError, match=r"masks\[1\] has fractions; expected bool"):
+        tokenizer.encode(features, [masks[0], masks[1] * 0.4])
+
+
 @pytest.mark.parametrize(
     ("image", "message"),
     [

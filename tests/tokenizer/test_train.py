@@ -194,6 +194,15 @@ def test_a_loss_that_is_no_number_ends_the_run():
         train_mask_tokenizer(draw_square, params)
 
 
+def test_weights_that_the_last_step_breaks_are_not_kept(tmp_path):
+    """Here the loss of the only step is a number, its gradient takes the weights beyond all numbers."""
+    params = FEW_STEPS.model_copy(update={"learning_rate": 1e39, "num_steps": 1, "warmup_ratio": 0.0})
+    kept = []
+    with pytest.raises(DataError, match="weights that are no numbers"):
+        train_mask_tokenizer(draw_square, params, keep=lambda *done: kept.append(done))
+    assert not kept
+
+
 def test_bfloat16_goes_through_all_phases(monkeypatch):
     AcceleratorState._reset_state(reset_partial_state=True)  # a process has one precision, once it has been asked for
     monkeypatch.setattr(AcceleratorState, "_shared_state", {})

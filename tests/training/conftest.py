@@ -106,7 +106,7 @@ def params(policy_dir, dataset_dir, tmp_path, rectangles, monkeypatch):
 
     def made_up_score(self, answers, draws, images):
         digests = [hashlib.sha256(answer.encode()).digest()[0] for answer in answers]
-        return [AnswerScore(digest / 255, [], ()) for digest in digests]
+        return [AnswerScore(digest / 255, [], parsed=False) for digest in digests]
 
     monkeypatch.setattr(run_module.MaskScorer, "score", made_up_score)
     monkeypatch.setattr(run_module, "load_tokenizer", lambda folder, device, dtype: rectangles)

@@ -135,6 +135,12 @@ def test_captions_and_groundings_earn_what_the_formulas_say(roll_out):
     assert logged["caption/cycle_score"] == [0.625, 0, 1, 1, 0.25, 0.5]
     assert logged["no_target/accuracy"] == [1, 1, 0]  # `null` names no region either
     assert logged["expression/overlap"] == [1, 0, 0.25]
+    assert logged["no_target/reward"] == [mean(NO_TARGET_REWARDS)]
+    assert logged["caption/reward"] == [pytest.approx(mean(rewards)) for rewards in CAPTION_REWARDS]
+    assert logged["caption/no_signal"] == [0, 0] and logged["no_target/no_signal"] == [0]
+    # The third and the fourth caption's groundings are as good as each other, the second and the fifth lead nowhere.
+    assert logged["grounding/no_signal"] == [0, 1, 1, 1, 1, 0]
+    assert logged["grounding/unparsable"] == [0] * 12  # `null` can be read
 
 
 @pytest.mark.parametrize(("lowest", "active"), [(0.0, [True] * 6), (0.6, [True, False, True, True, False, False])])

@@ -63,7 +63,7 @@ def test_mask_answers(rectangles, answer, targets, iou, tokens, num_regions):
     for resolution in ("image", "logits"):
         (score,) = MaskScorer(rectangles, Reward(resolution=resolution)).score([answer], [draw], [image])
         assert (score.overlap, len(score.regions)) == (iou, num_regions)
-        assert score.flags == (("too_few",) if answer == FIRST_HALF else ())
+        assert score.parsed == (answer not in (FIRST_HALF, "[0, 0, 80, 80]"))
     num_decoded = rectangles.num_decoded
     (score,) = MaskScorer(rectangles, Reward(overlap="tokens")).score([answer], [draw], [image])
     assert (score.overlap, len(score.regions)) == (tokens, num_regions)
@@ -88,24 +88,24 @@ def test_every_answer_is_scored_on_its_own_image(rectangles):
 
 
 @pytest.mark.parametrize(
-    ("answer", "targets", "expected", "num_regions", "flags"),
+    ("answer", "targets", "expected", "num_regions", "parsed"),
     [
-        ("[0, 0, 100, 100]", ["[0, 0, 100, 100]"], 1.0, 1, ()),
-        ("[0, 0, 100, 50]", ["[0, 0, 100, 100]"], 0.5, 1, ()),
-        ("[0, 0, 100, 100], [200, 0, 300, 100]", ["[0, 0, 100, 100]"], 0.5, 2, ()),
-        ("[0, 0, 100, 100]", ["[0, 0, 100, 100]", "[200, 0, 300, 100]"], 0.5, 1, ()),
-        ("[100, 100, 0, 0]", ["[0, 0, 100, 100]"], 1.0, 1, ("swapped",)),
-        ("[0.0, 0.0, 0.1, 0.1]", ["[0, 0, 100, 100]"], 0.0, 0, ("fraction",)),
-        ("[0, 0, 100]", ["[0, 0, 100, 100]"], 0.0, 0, ("malformed",)),
-        (SQUARE, ["[0, 0, 100, 100]"], 0.0, 0, ()),
-        ("null", ["[0, 0, 100, 100]"], 0.0, 0, ()),
-        ("No target.", [], 1.0, 0, ()),
-        ("[0, 0, 100, 100]", [], 0.0, 1, ()),
+        ("[0, 0, 100, 100]", ["[0, 0, 100, 100]"], 1.0, 1, True),
+        ("[0, 0, 100, 50]", ["[0, 0, 100, 100]"], 0.5, 1, True),
+        ("[0, 0, 100, 100], [200, 0, 300, 100]", ["[0, 0, 100, 100]"], 0.5, 2, True),
+        ("[0, 0, 100, 100]", ["[0, 0, 100, 100]", "[200, 0, 300, 100]"], 0.5, 1, True),
+        ("[100, 100, 0, 0]", ["[0, 0, 100, 100]"], 1.0, 1, True),
+        ("[0.0, 0.0, 0.1, 0.1]", ["[0, 0, 100, 100]"], 0.0, 0, False),
+        ("[0, 0, 100]", ["[0, 0, 100, 100]"], 0.0, 0, False),
+        (SQUARE, ["[0, 0, 100, 100]"], 0.0, 0, False),
+        ("null", ["[0, 0, 100, 100]"], 0.0, 0, True),
+        ("No target.", [], 1.0, 0, True),
+        ("[0, 0, 100, 100]", [], 0.0, 1, True),
     ],
 )
-def test_box_answers(answer, targets, expected, num_regions, flags):
+def test_box_answers(answer, targets, expected, num_regions, parsed):
     (score,) = BoxScorer().score([answer], [draw_of(*targets)], [Image.new("RGB", (SIDE, SIDE))])
-    assert (score.overlap, len(score.regions), score.flags) == (expected, num_regions, flags)
+    assert (score.overlap, len(score.regions), score.parsed) == (expected, num_regions, parsed)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +141,23 @@ def test_images_are_encoded_once(rectangles):
     assert rectangles.num_encoded == 41  # the images of the last step are forgotten
 
 
+def test_only_what_is_needed_is_encoded_and_decoded(rectangles):
+    """Neither an image that no answer names a region of, nor a target whose true mask is known."""
+    scorer = MaskScorer(rectangles, Reward(resolution="image"))
+    true = draw_of(SQUARE, masks=[rows(slice(0, 4))])
+    assert overlaps(scorer, ["null"], [true]) == [0.0]
+    assert (rectangles.num_encoded, rectangles.num_decoded) == (0, 0)
+    overlaps(scorer, [QUARTER], [true])
+    assert (rectangles.num_encoded, rectangles.num_decoded) == (1, 1)
+
+
 def test_answers_are_read_with_the_codebooks_of_the_tokenizer(rectangles):
     rectangles.config.codebook_size = 64
     scorer = MaskScorer(rectangles, Reward(resolution="image"))
     in_64, in_256 = codes_to_token(10, 20, codebook_size=64), codes_to_token(10, 20)
     ours, theirs = scorer.score([in_64, in_256], [draw_of(in_64)] * 2, [Image.new("RGB", (SIDE, SIDE))] * 2)
-    assert (ours.overlap, ours.regions, ours.flags) == (1.0, [(10, 20)], ())
-    assert (theirs.overlap, theirs.regions, theirs.flags) == (0.0, [], ("second_code_out_of_range",))
+    assert (ours.overlap, ours.regions, ours.parsed) == (1.0, [(10, 20)], True)
+    assert (theirs.overlap, theirs.regions, theirs.parsed) == (0.0, [], False)
 
 
 def test_a_box_is_scored_against_the_true_mask_not_against_the_text_of_the_row():

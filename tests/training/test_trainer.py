@@ -90,8 +90,10 @@ def test_a_step_logs_what_makes_failures_visible(policy_dir, dataset_dir, rectan
         "grounding/unparsable",
         "no_target/accuracy",
         "expression/overlap",
-        "captions/zero_variance",
-        "groundings/zero_variance",
+        "caption/no_signal",
+        "grounding/no_signal",
+        "no_target/no_signal",
+        "expression/no_signal",
         "kl",
     ):
         assert 0.0 <= logged[name] <= 1.0, name
