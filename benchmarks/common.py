@@ -1,16 +1,22 @@
-"""What the benchmarks share: tokenizers with random weights, made-up images and masks, a clock."""
+"""What the benchmarks share: tokenizers with random weights, made-up images, masks and annotations, a clock."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import nn
 
+from cyclegrpo.files import write_json
+from cyclegrpo.params import Crop, Params, Source
+from cyclegrpo.params_file import load_params
+from cyclegrpo.regions.tokens import codes_to_token
 from cyclegrpo.tokenizer import MaskTokenizer
 from cyclegrpo.tokenizer.config import sam2_config
 
@@ -41,6 +47,38 @@ def made_up_masks(seed: int, number: int, height: int = 600, width: int = 800) -
         y, x = int(rng.integers(0, height - rows)), int(rng.integers(0, width - columns))
         mask[y : y + rows, x : x + columns] = True
     return masks
+
+
+def write_raw(folder: Path, num_masks: Sequence[int], height: int = 600, width: int = 800) -> None:
+    """Images, with so many regions each, and their annotations as DenseWorld has them.
+
+    The codes of a region are its number in the image, and the image's number modulo 256.
+    """
+    folder.mkdir(parents=True)
+    samples = []
+    for image, number in enumerate(num_masks):
+        name = f"{image:05d}.png"
+        Image.fromarray(made_up_image(image, height, width)).save(folder / name)
+        regions = ", ".join(f"a thing {codes_to_token(mask, image % 256)}" for mask in range(number))
+        turns = [{"from": "human", "value": "<image>\nDescribe it."}, {"from": "gpt", "value": f"I see {regions}."}]
+        samples.append({"image": name, "conversations": turns})
+    write_json(folder / "annotations.json", samples)
+
+
+def params_of(raw: Path, made: Path) -> Params:
+    """The pipeline's params for those files, with the release's crop rule, writing below `made`."""
+    params = load_params("params.yaml")
+    source = Source(
+        name="made_up",
+        format="denseworld",
+        annotations=raw / "annotations.json",
+        image_root=raw,
+        link_as="made_up",
+        kinds=("describe",),
+    )
+    changes = {"sources": (source,), "annotation_root": raw, "device": "cpu", "tokenizer_dtype": "float32"}
+    folders = {"dataset_dir": made / "dataset", "work_dir": made / "work", "tokenizer": made / "none"}
+    return params.model_copy(update={"base": params.base.model_copy(update=changes | folders), "crop": Crop()})
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
@@ -22,16 +23,16 @@ from cyclegrpo.training.scoring import MaskScorer
 NUM_GROUNDINGS = 36
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print seconds of the encoder, seconds of the reward and their ratio, for several numbers of distinct answers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", default="large", choices=("tiny", "small", "base_plus", "large"))
     parser.add_argument("--distinct", type=int, nargs="+", default=[6, 12, 24, 36])
-    arguments = parser.parse_args()
-    scorer = MaskScorer(random_tokenizer(arguments.size), Reward(resolution="logits"))
+    options = parser.parse_args(arguments)
+    scorer = MaskScorer(random_tokenizer(options.size), Reward(resolution="logits"))
     image = Image.fromarray(made_up_image(0))
     draw = Draw("caption", "<image>", ("a.jpg",), (codes_to_token(1, 2),), None, "row 0")
-    for distinct in arguments.distinct:
+    for distinct in options.distinct:
         pairs = np.random.default_rng(distinct).integers(0, 256, (distinct, 2)).tolist()
         answers = [codes_to_token(*pairs[number % distinct]) for number in range(NUM_GROUNDINGS)]
         scorer.start_step()
