@@ -129,7 +129,9 @@ class Crop(Section):
 class Tokenize(Section):
     """Stage tokenize: the tokens of every crop's mask."""
 
-    batch_size: int = Field(8, ge=1, description="Images per pass of the image encoder.")
+    batch_size: int = Field(
+        8, ge=1, description="Crops embedded together; where they take more memory than it is given, in several passes."
+    )
 
 
 class Build(Section):

@@ -60,7 +60,10 @@ def convert_checkpoint(
     remove_leftovers(out)
     reference = _named(read_checkpoint(mask_tokenizer), mask_tokenizer)
     if sam2 is not None:
-        reference = {**_named(read_checkpoint(sam2), sam2), **reference}
+        others = _named(read_checkpoint(sam2), sam2)
+        if not any(name not in reference and dropped_group(name) is None for name in others):
+            raise DataError(f"holds no weight that {mask_tokenizer} lacks; leave --sam2 out, or mend it.", file=sam2)
+        reference = {**others, **reference}
     try:
         refuse_multi_token(reference)
         size, config = ("given", config) if config is not None else _published_config(reference)

@@ -117,8 +117,10 @@ def convert_state_dict(reference: Mapping[str, Tensor], config: MaskTokenizerCon
             converted[our_name] = tensor
         else:
             unknown.append(key)
-    if len(points) == 4 and len({tensor.numel() for tensor in points.values()}) == 1:
-        converted[POINT_ROWS] = torch.cat([points[row].reshape(1, -1) for row in range(4)])
+    if len(points) == 4 and all(tensor.ndim == 2 for tensor in points.values()):
+        shapes = {tuple(tensor.shape) for tensor in points.values()}
+        if len(shapes) == 1 and shapes.pop()[0] == 1:
+            converted[POINT_ROWS] = torch.cat([points[row] for row in range(4)])
     positions = converted.get("sam2.prompt_encoder.shared_embedding.positional_embedding")
     if positions is not None:
         converted[SHARED_POSITIONS] = positions.clone()

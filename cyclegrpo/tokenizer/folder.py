@@ -34,6 +34,8 @@ class TokenizerInfo:
     top_down_levels: str
     multimask_output: bool
     codebooks: str
+    mask_threshold: float
+    compute_dtype: str
     num_values: int
     num_values_encoder: int
     stored_as: str
@@ -94,12 +96,21 @@ def read_info(folder: Path) -> TokenizerInfo:
         top_down_levels=_joined(config.sam2_config.vision_config.fpn_top_down_levels),
         multimask_output=config.multimask_output,
         codebooks=f"{config.codebook_depth} x {config.codebook_size}",
+        mask_threshold=config.mask_threshold,
+        compute_dtype=config.compute_dtype,
         num_values=sum(counts.values()),
         num_values_encoder=sum(count for name, count in counts.items() if name.startswith("sam2.vision_encoder.")),
         stored_as=", ".join(sorted(dtypes)),
         megabytes=round(num_bytes / 1e6, 2),
-        made_from=", ".join(json.loads(made.read_text())["files"]) if made.is_file() else None,
+        made_from=_made_from(made) if made.is_file() else None,
     )
+
+
+def _made_from(file: Path) -> str:
+    try:
+        return ", ".join(json.loads(file.read_text(encoding="utf-8"))["files"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError("does not say what was converted; convert again.", file=file) from error
 
 
 def read_config(folder: Path) -> MaskTokenizerConfig:

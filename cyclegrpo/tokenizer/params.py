@@ -56,6 +56,23 @@ def read_all_sizes(path: Path) -> TokenizerSizes:
     return sizes
 
 
+PHASES = (
+    "decode_start_ratio",
+    "balance_end_ratio",
+    "fade_start_ratio",
+    "fade_end_ratio",
+    "fine_loss_ratio",
+    "quantize_start_ratio",
+    "quantize_end_ratio",
+)
+FROM_NOTHING = (
+    *("sizes", "torch_init", "attention_gain", "position_std"),
+    *("shape_weight", "shape_end_ratio", "shape_side", "shape_hidden_dim"),
+    *PHASES,
+)
+"""What says how a tokenizer begins and how it gets off the ground; one to go on from has that behind it."""
+
+
 class TokenizerTraining(BaseModel):
     """How a mask tokenizer is trained.
 
@@ -108,9 +125,10 @@ class TokenizerTraining(BaseModel):
     save_steps: int = Field(200, ge=0, description="Steps between the states that a killed run goes on from; 0: none.")
 
     def without_phases(self) -> TokenizerTraining:
-        """The same, quantised, decoded and with the image from the first step on, without the head for shapes."""
-        at_once = ("decode_start", "balance_end", "fade_start", "fade_end", "quantize_start", "quantize_end")
-        return self.model_copy(update={"shape_weight": 0.0, **{f"{name}_ratio": 0.0 for name in at_once}})
+        """The same, for a tokenizer that is one already: quantised, decoded, on enlarged logits and with the image from
+        the first step on, without the head for shapes.
+        """
+        return self.model_copy(update={"shape_weight": 0.0, **dict.fromkeys(PHASES, 0.0)})
 
     @model_validator(mode="after")
     def _phases_are_in_order(self) -> Self:

@@ -17,7 +17,7 @@ from cyclegrpo.params import Params, SourceParams
 from cyclegrpo.tokenizer.examples import SourceExamples
 from cyclegrpo.tokenizer.folder import load_mask_tokenizer, read_config, require_replaceable, save_tokenizer
 from cyclegrpo.tokenizer.model import MaskTokenizer
-from cyclegrpo.tokenizer.params import TokenizerTraining
+from cyclegrpo.tokenizer.params import FROM_NOTHING, TokenizerTraining
 from cyclegrpo.tokenizer.train import Row, train_mask_tokenizer
 
 
@@ -55,8 +55,11 @@ def run_train_tokenizer(
     """
     device = _training_device(params.base.device)
     _require_outputs(out, results)
-    if start is not None and "sizes" in training.model_fields_set:
-        raise ParamsError("sizes are given, but --from names a tokenizer that has its own; give one of the two.")
+    given = [name for name in FROM_NOTHING if name in training.model_fields_set]
+    if start is not None and given:
+        raise ParamsError(
+            f"{', '.join(given)}: says how a new tokenizer begins, but --from names an old one; give one of the two."
+        )
     examples = SourceExamples(params, names=names, limit=limit)
     tokenizer = None if start is None else load_mask_tokenizer(start)
     clock = time.monotonic()

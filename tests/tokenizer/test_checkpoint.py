@@ -89,6 +89,29 @@ def test_what_the_mask_tokenizer_lacks_comes_from_sam2(public, tokenizer, tmp_pa
     assert not (tmp_path / "other").exists()
 
 
+def test_a_sam2_checkpoint_that_adds_nothing_is_refused(public, tokenizer, tmp_path):
+    torch.save(public, tmp_path / "mask.pth")
+    torch.save({"no_mem_embed": torch.zeros(1, 1, 32), "memory_encoder.x": torch.zeros(1)}, tmp_path / "sam2.pt")
+    with pytest.raises(DataError, match=r"sam2\.pt: holds no weight that .*mask\.pth lacks"):
+        convert_checkpoint(tmp_path / "mask.pth", tmp_path / "out", sam2=tmp_path / "sam2.pt", config=tokenizer.config)
+
+
+def test_points_that_stand_upright_are_refused(public, tokenizer, tmp_path):
+    upright = {name: tensor.T if "point_embeddings" in name else tensor for name, tensor in public.items()}
+    torch.save(upright, tmp_path / "a.pth")
+    with pytest.raises(DataError, match=r"missing: sam2\.prompt_encoder\.point_embed\.weight"):
+        convert_checkpoint(tmp_path / "a.pth", tmp_path / "out", config=tokenizer.config)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"files": 3}'])
+def test_a_damaged_record_of_the_conversion_is_told(content, public, tokenizer, tmp_path):
+    torch.save(public, tmp_path / "a.pth")
+    convert_checkpoint(tmp_path / "a.pth", tmp_path / "out", config=tokenizer.config)
+    (tmp_path / "out" / CONVERSION_FILE).write_text(content)
+    with pytest.raises(DataError, match=rf"{CONVERSION_FILE}: does not say what was converted"):
+        read_info(tmp_path / "out")
+
+
 class Payload:
     """Writes a file when it is unpickled."""
 

@@ -6,6 +6,7 @@ import torch
 from cyclegrpo.errors import DataError, ParamsError
 from cyclegrpo.tokenizer.examples import SourceExamples
 from cyclegrpo.tokenizer.folder import load_mask_tokenizer
+from cyclegrpo.tokenizer.params import TokenizerTraining
 from cyclegrpo.tokenizer.run import run_train_tokenizer
 from tests.dataset.support import make_params, write_world
 from tests.tokenizer.test_train import FEW_STEPS
@@ -23,6 +24,14 @@ def train(tmp_path):
         return run_train_tokenizer(params, FEW_STEPS, tmp_path / "out", results=tmp_path / "results")
 
     return run
+
+
+@pytest.mark.parametrize("name", ["sizes", "torch_init", "quantize_start_ratio", "fine_loss_ratio"])
+def test_settings_of_a_new_tokenizer_are_refused_where_it_goes_on_from_one(tmp_path, name):
+    params = make_params(tmp_path, sources=write_world(tmp_path))
+    training = TokenizerTraining(num_steps=2, **{name: TokenizerTraining().model_dump()[name]})
+    with pytest.raises(ParamsError, match=rf"^{name}: says how a new tokenizer begins"):
+        run_train_tokenizer(params, training, tmp_path / "out", start=tmp_path, results=tmp_path / "results")
 
 
 @pytest.mark.parametrize(
