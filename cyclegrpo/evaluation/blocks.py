@@ -56,7 +56,13 @@ class Block:
 
 
 def prepare_blocks(
-    heldout: Heldout, tokenizer: MaskTokenizer | None, *, space: RegionSpace, crop: Crop, block_size: int
+    heldout: Heldout,
+    tokenizer: MaskTokenizer | None,
+    *,
+    space: RegionSpace,
+    crop: Crop,
+    block_size: int,
+    first: int = 0,
 ) -> Iterator[Block]:
     """The held-out set in blocks of at most `block_size` regions and as many no-target expressions, ready to be asked.
 
@@ -66,10 +72,11 @@ def prepare_blocks(
         space: how regions are spelled.
         crop: the `crop` section of the params; crops are cut as in training, none where it is not enabled.
         block_size: bounds the memory for images and their features.
+        first: the number of the block to begin with.
 
     Keep the blocks in a list to evaluate several policies without preparing them again (if the features fit in memory).
     """
-    for number in range(num_blocks(heldout, block_size)):
+    for number in range(first, num_blocks(heldout, block_size)):
         window = slice(number * block_size, (number + 1) * block_size)
         regions, no_targets = heldout.regions[window], heldout.no_targets[window]
         named = [(item.image, item.size) for item in regions] + [(item.image, item.size) for item in no_targets]

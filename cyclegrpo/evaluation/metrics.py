@@ -94,6 +94,14 @@ class Predictions:
     no_targets: tuple[NoTargetPrediction, ...] = ()
 
 
+def join_predictions(parts: Sequence[Predictions]) -> Predictions:
+    """The predictions about consecutive parts of the held-out set as those about the whole."""
+    return Predictions(
+        tuple(region for part in parts for region in part.regions),
+        tuple(item for part in parts for item in part.no_targets),
+    )
+
+
 def mean_with_se(values: Sequence[float], clusters: Sequence[str] | None = None) -> tuple[float, float]:
     """The mean and its standard error over clusters (every value its own cluster if None).
 

@@ -3,8 +3,8 @@
 Writes `results/evaluate/metrics.json` (`before.*`, `after.*`, `change.*`, each number with its `_se`; and
 `num_images_in_training`, the held-out images that the training table names too, where there is a table),
 `predictions.jsonl` (one line per model and item, in the order of the set) and `examples.json` (the first regions,
-with pictures, for the page). A model's predictions are kept in `<work_dir>/evaluate` and reused while the model, the
-data, the settings and the code are the same.
+with pictures, for the page). A model's predictions are kept block by block in `<work_dir>/evaluate`, and reused, also
+after a kill, while the model, the data, the settings and the code are the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cyclegrpo.dataset.tokenizers import load_tokenizer, resolve_dtype
 from cyclegrpo.evaluation.blocks import Block, num_blocks, prepare_blocks
 from cyclegrpo.evaluation.examples import make_examples
 from cyclegrpo.evaluation.heldout import Heldout, num_images_in_training, read_heldout
-from cyclegrpo.evaluation.metrics import Predictions, compare, summarise
+from cyclegrpo.evaluation.metrics import Predictions, compare, join_predictions, summarise
 from cyclegrpo.evaluation.predict import Generates, Interview
 from cyclegrpo.evaluation.truth import Truth
 from cyclegrpo.files import digest, sha256_file, write_json, write_text
@@ -70,15 +70,10 @@ def predict_policy(
     *,
     region_space: RegionSpace = MASK,
     seed: int = 0,
-    progress: Callable[[str], None] = lambda kind: None,
 ) -> Predictions:
     """What a policy says about all blocks, joined in their order; `frozen` (or None) locates its captions too."""
     interview = Interview(policy, frozen, settings, region_space, seed)
-    parts = [interview.predict(block, progress) for block in blocks]
-    return Predictions(
-        tuple(region for part in parts for region in part.regions),
-        tuple(item for part in parts for item in part.no_targets),
-    )
+    return join_predictions([interview.predict(block) for block in blocks])
 
 
 def evaluate_policy(
@@ -155,16 +150,25 @@ class _Models:
 
     def predictions(self, role: str, model: Path) -> Predictions:
         """The predictions of the model in a folder, from an earlier run if they are there, else made and kept."""
-        path = self._kept / f"{role}.json"
         key = self._key(model)
-        kept = _read_kept(path, key)
-        if kept is not None:
-            return kept
-        made = self._predict(role, model)
-        write_json(path, {"key": key, "predictions": PREDICTIONS.dump_python(made, mode="json")})
-        return made
+        total = num_blocks(self._heldout, self._params.evaluate.batch_size)
+        paths = [self._kept / role / f"{number:05d}.json" for number in range(total)]
+        parts: list[Predictions] = []
+        for path in paths:
+            kept = _read_kept(path, key)
+            if kept is None:
+                break
+            parts.append(kept)
+        if len(parts) < total:
+            for path, made in zip(paths[len(parts) :], self._predict(role, model, len(parts)), strict=True):
+                write_json(path, {"key": key, "predictions": PREDICTIONS.dump_python(made, mode="json")})
+                parts.append(made)
+        for other in {*(self._kept / role).glob("*.json")} - {*paths}:
+            other.unlink()
+        return join_predictions(parts)
 
-    def _predict(self, role: str, model: Path) -> Predictions:
+    def _predict(self, role: str, model: Path, first: int) -> Iterator[Predictions]:
+        """What a model says about the blocks from a number on, one after the other."""
         base, settings = self._params.base, self._params.evaluate
         region_space = space(base.region_space)
         tokenizer = (
@@ -177,14 +181,15 @@ class _Models:
             policy = load_policy(model, base.device, codebook_size)
         frozen = self._base_policy(codebook_size) if settings.frozen_grounder else None
         block_size = settings.batch_size
+        crop = crop_as_trained(self._params)
         blocks = prepare_blocks(
-            self._heldout, tokenizer, space=region_space, crop=crop_as_trained(self._params), block_size=block_size
+            self._heldout, tokenizer, space=region_space, crop=crop, block_size=block_size, first=first
         )
         kinds = 4 if frozen is not None and frozen is not policy else 3
-        with _progress(f"evaluate {role}", kinds * num_blocks(self._heldout, block_size)) as progress:
-            return predict_policy(
-                policy, frozen, blocks, settings, region_space=region_space, seed=base.seed, progress=progress
-            )
+        interview = Interview(policy, frozen, settings, region_space, base.seed)
+        with _progress(f"evaluate {role}", kinds * (num_blocks(self._heldout, block_size) - first)) as progress:
+            for block in blocks:
+                yield interview.predict(block, progress)
 
     def _base_policy(self, codebook_size: int | None) -> Generates:
         if self._base is None:

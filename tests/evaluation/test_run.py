@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from PIL import Image
 from cyclegrpo.errors import DataError
 from cyclegrpo.evaluation import run as run_module
 from cyclegrpo.evaluation.examples import picture_to_uri
+from cyclegrpo.evaluation.predict import Interview
 from cyclegrpo.evaluation.run import run_evaluate
 from cyclegrpo.files import write_table
 from cyclegrpo.params import Params
@@ -140,12 +142,12 @@ def test_a_second_run_loads_no_model_and_writes_the_same_bytes(params, loaded):
 
 def test_a_run_elsewhere_leaves_results_and_kept_predictions_alone(params, loaded):
     run_evaluate(params)
-    before = {path: path.read_bytes() for path in Path().rglob("evaluate/*")}
+    before = {path: path.read_bytes() for path in Path().rglob("evaluate/**/*") if path.is_file()}
     few = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"num_regions": 1})})
     run_evaluate(few, results=Path("elsewhere"), kept=Path("kept"))
-    assert {path.name for path in Path("kept").iterdir()} == {"before.json", "after.json"}
+    assert {path.as_posix() for path in Path("kept").glob("*/*")} == {"kept/before/00000.json", "kept/after/00000.json"}
     assert len(json.loads(Path("elsewhere/examples.json").read_text())["examples"]) == 1
-    assert {path: path.read_bytes() for path in Path().rglob("evaluate/*")} == before
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_new_policy_is_asked_again_and_the_old_one_is_not(params, loaded):
@@ -171,8 +173,39 @@ def test_other_pixels_or_another_dtype_ask_both_again(params, loaded):
 @pytest.mark.parametrize("damage", ["", "{", '{"key": 1}', '{"key": "k", "predictions": {"regions": [{}]}}'])
 def test_damaged_kept_predictions_are_made_again(params, loaded, damage):
     run_evaluate(params)
-    Path("work/evaluate/after.json").write_text(damage)
+    Path("work/evaluate/after/00000.json").write_text(damage)
     assert run_evaluate(params).after["cycle_iou"] == 1.0
+
+
+def test_a_killed_run_goes_on_from_the_last_block(params, loaded, monkeypatch):
+    params = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"batch_size": 1})})
+    run_evaluate(params)
+    whole = {path.name: path.read_bytes() for path in Path("results/evaluate").iterdir()}
+    shutil.rmtree("work/evaluate")
+    asked = []
+    predict = Interview.predict
+
+    def die_at_the_fourth(self, block, progress):
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        asked.append(block.number)
+        return predict(self, block, progress)
+
+    monkeypatch.setattr(Interview, "predict", die_at_the_fourth)
+    with pytest.raises(KeyboardInterrupt):
+        run_evaluate(params)
+    assert asked == [0, 1, 0]  # both blocks of the old policy, one of the new
+    asked.clear()
+    run_evaluate(params)
+    assert asked == [1]
+    assert {path.name: path.read_bytes() for path in Path("results/evaluate").iterdir()} == whole
+
+
+def test_kept_blocks_of_a_larger_run_are_removed(params, loaded):
+    run_evaluate(params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"batch_size": 1})}))
+    assert len(list(Path("work/evaluate").glob("*/*.json"))) == 4
+    run_evaluate(params)
+    assert len(list(Path("work/evaluate").glob("*/*.json"))) == 2
 
 
 def test_a_missing_trained_policy_is_one_clear_error(params):
