@@ -30,10 +30,10 @@ from cyclegrpo.tokenizer.quantizer import embed_codes, quantize
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-# What bounds memory, whatever the number of masks and the size of the images: pixels at a time, by device. Larger
-# passes are slower on a CPU, whose caches they leave.
+# What bounds memory, whatever the number of masks and the size of the images: pixels, and values of image maps, at a
+# time, by device. Larger passes are slower on a CPU, whose caches they leave.
 PIXELS_PER_PASS = {"cpu": 1 << 20, "cuda": 1 << 23}  # of images; a released model: one, and eight
-LOGITS_PER_PASS = {"cpu": 1 << 18, "cuda": 1 << 20}  # of masks; a released model: four, and sixteen (0.7 GB)
+MAP_VALUES_PER_PASS = {"cpu": 1 << 21, "cuda": 1 << 24}  # for masks; a released model: two, and sixteen (0.7 GB)
 PIXELS_PER_RESIZE = 1 << 24  # of masks at the image's size: 64 MB as float32
 
 Codes = np.ndarray | Tensor | Sequence[Sequence[int]]
@@ -109,7 +109,7 @@ class MaskTokenizer(PreTrainedModel):
         """
         if isinstance(images, np.ndarray | Image.Image):
             raise ValueError("one image; expected a list of images.")
-        images_per_pass = self._per_pass(PIXELS_PER_PASS, self.config.image_size)
+        images_per_pass = self._per_pass(PIXELS_PER_PASS, self.config.image_size**2)
         parts = []
         for start in range(0, len(images), images_per_pass):
             pixels = torch.stack([self.image_to_pixels(image) for image in images[start : start + images_per_pass]])
@@ -139,7 +139,7 @@ class MaskTokenizer(PreTrainedModel):
         codes = [torch.zeros((0, self.config.codebook_depth), dtype=torch.long, device=self.device)]
         prompts = mask_prompts(masks, self.sam2.prompt_encoder.mask_input_size, self.device)
         owners = repeat(0) if image_of_mask is None else iter(image_of_mask)
-        while chunk := list(islice(prompts, self._per_pass(LOGITS_PER_PASS, self.config.image_size // 4))):
+        while chunk := list(islice(prompts, self._masks_per_pass())):
             images = torch.tensor(list(islice(owners, len(chunk))), dtype=torch.long, device=self.device)
             if len(images) != len(chunk) or not bool(((images >= 0) & (images < len(features))).all()):
                 raise ValueError(f"image_of_mask is no list of one number in 0..{len(features) - 1} for each mask.")
@@ -180,7 +180,7 @@ class MaskTokenizer(PreTrainedModel):
                 yield from (resized[:, 0] > self.config.mask_threshold).cpu().numpy()
 
     def _decode_chunks(self, features: ImageFeatures, codes: Codes) -> Iterator[Tensor]:
-        """Logits, float32, of as many codes at a time as `LOGITS_PER_PASS` allows."""
+        """Logits, float32, of as many codes at a time as `MAP_VALUES_PER_PASS` allows."""
         self._check_one_image(features)
         given = torch.as_tensor(codes)
         if given.numel() and given.is_floating_point():
@@ -189,16 +189,20 @@ class MaskTokenizer(PreTrainedModel):
         if codes_NL.numel() == 0:
             codes_NL = codes_NL.reshape(0, self.config.codebook_depth)
         self._check_codes(codes_NL)
-        codes_per_pass = self._per_pass(LOGITS_PER_PASS, self.config.image_size // 4)
+        codes_per_pass = self._masks_per_pass()
         for chunk_NL in codes_NL.to(self.device).split(codes_per_pass) if len(codes_NL) else ():
             with torch.no_grad(), self.autocast():
                 quantized_ND = embed_codes(chunk_NL, list(self.codebooks))
                 logits_NSS = self.decode_embeddings(features, quantized_ND.unsqueeze(0))[0]
             yield logits_NSS.float()
 
-    def _per_pass(self, budgets: dict[str, int], side: int) -> int:
-        """How many squares of a side go in one pass on this device, at least one."""
-        return max(1, budgets.get(self.device.type, budgets["cpu"]) // side**2)
+    def _masks_per_pass(self) -> int:
+        """How many masks go in one pass: each has an image map of its own, which the transformers change."""
+        return self._per_pass(MAP_VALUES_PER_PASS, self.config.embed_dim * (self.config.image_size // 16) ** 2)
+
+    def _per_pass(self, budgets: dict[str, int], size: int) -> int:
+        """How many things of a size go in one pass on this device, at least one."""
+        return max(1, budgets.get(self.device.type, budgets["cpu"]) // size)
 
     def image_to_pixels(self, image: Image.Image | np.ndarray) -> Tensor:
         """Normalised pixels (3, image_size, image_size) of one RGB image; its aspect is not kept."""

@@ -98,7 +98,7 @@ def test_masks_of_any_size(tokenizer, features, height, width):
 def test_many_masks_equal_one_by_one(tokenizer, features, monkeypatch):
     passes = []
     decode = tokenizer.decode_embeddings
-    monkeypatch.setitem(model_module.LOGITS_PER_PASS, "cpu", 4 * SIDE**2)
+    monkeypatch.setitem(model_module.MAP_VALUES_PER_PASS, "cpu", 4 * 32 * (64 // 16) ** 2)
     monkeypatch.setattr(tokenizer, "decode_embeddings", lambda f, e: passes.append(e.shape[1]) or decode(f, e))
     masks = draw_masks(1, 11, 24, 24)
     codes = tokenizer.encode(features, masks)
