@@ -38,11 +38,11 @@ def made_up_image(seed: int, height: int = 600, width: int = 800) -> np.ndarray:
 
 
 def made_up_masks(seed: int, number: int, height: int = 600, width: int = 800) -> np.ndarray:
-    """Rectangles, bool (number, height, width): three of five are small enough for a zoom-in crop."""
+    """Rectangles, bool (number, height, width); of all images' three in five are small enough for a zoom-in crop."""
     rng = np.random.default_rng(seed)
     masks = np.zeros((number, height, width), bool)
     for index, mask in enumerate(masks):
-        share = 0.25 if index % 5 < 3 else 0.8
+        share = 0.25 if (seed * number + index) % 5 < 3 else 0.8
         rows, columns = int(share * height), int(share * width)
         y, x = int(rng.integers(0, height - rows)), int(rng.integers(0, width - columns))
         mask[y : y + rows, x : x + columns] = True

@@ -3,8 +3,9 @@
     python -m benchmarks.prepare
 
 The public procedure embeds the image again for every mask that it decodes and every crop that it encodes, one at a
-time. The stages regions, crop and tokenize embed every image once, and every crop once. 10 images with 4 masks each,
-sam2.1 tiny at 1024 px. Masks are decoded for real, and then replaced: random weights make none that a crop fits.
+time. The stages regions, crop and tokenize embed every image once, and every crop once. 10 images with 4 masks each, of
+which 24 get a crop: 64 passes against 34; sam2.1 tiny at 1024 px. Masks are decoded for real, and then replaced: random
+weights make none that a crop fits.
 """
 
 from __future__ import annotations

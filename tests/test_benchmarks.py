@@ -37,7 +37,7 @@ def small_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_both_orders_of_work_give_the_same_codes(capsys: Any) -> None:
     prepare.main(["--rounds", "1", "--images", "2", "--masks", "4"])
     told = capsys.readouterr().out
-    # Three of four regions have a crop: 4 + 3 passes for each image, or 1 + 3.
+    # Three of four regions of the first two images have a crop: 4 + 3 passes for each image, or 1 + 3.
     assert re.search(r"public_order .* 14 images embedded", told)
     assert re.search(r"our_stages .* 8 images embedded", told)
     assert "100% of the crops have the same codes" in told
