@@ -124,11 +124,14 @@ def table_writer(
     import pyarrow.parquet as pq
 
     pending: list[Mapping[str, Any]] = []
+    num_groups = 0
 
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
 
         def write_group(rows: list[Mapping[str, Any]]) -> None:
+            nonlocal num_groups
             writer.write_table(pa.Table.from_pylist(rows, schema=schema), row_group_size)
+            num_groups += 1
 
         def write(rows: Iterable[Mapping[str, Any]]) -> None:
             for row in rows:
@@ -138,7 +141,8 @@ def table_writer(
                     pending.clear()
 
         yield write
-        write_group(pending)
+        if pending or not num_groups:
+            write_group(pending)
 
 
 def sha256_file(path: StrPath) -> str:

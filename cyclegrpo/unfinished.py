@@ -13,13 +13,14 @@ from pickle import UnpicklingError
 
 import torch
 from accelerate import Accelerator
-from safetensors import SafetensorError
 from torch import nn
 
 from cyclegrpo.errors import DataError
 from cyclegrpo.files import digest, write_json
 
 RUN_FILE = "run.json"
+WRONG_CONTENT = (AttributeError, KeyError, TypeError, UnpicklingError, ValueError)
+"""What loading a state that is none may raise."""
 
 
 class UnfinishedRun:
@@ -36,7 +37,11 @@ class UnfinishedRun:
 
     def resume(self) -> None:
         """Load the newest state, if there is one; DataError where it is of another run, or damaged."""
-        if self.folder is None or not self.folder.is_dir():
+        if self.folder is None:
+            return
+        if self.accelerator.is_main_process:
+            shutil.rmtree(self._going, ignore_errors=True)
+        if not self.folder.is_dir():
             return
         others = [path.name for path in self.folder.iterdir() if path not in self._ours()]
         if others:
@@ -49,14 +54,16 @@ class UnfinishedRun:
             run = None
         if run != self.run:
             raise DataError(
-                "holds an unfinished training with other parameters, first weights or data; delete the folder to "
-                "start anew, or restore them to continue",
+                "holds an unfinished training with other parameters, first weights, data, code or number of processes; "
+                "delete the folder to start anew, or restore them to continue",
                 file=self.folder,
             )
         newest = self._saved()[-1]
         try:
+            for file in newest.glob("custom_checkpoint_*.pkl"):  # accelerate itself would run what a pickle holds
+                torch.load(file, map_location="cpu", weights_only=True)
             self.accelerator.load_state(str(newest))
-        except (OSError, EOFError, RuntimeError, ValueError, KeyError, SafetensorError, UnpicklingError) as error:
+        except (OSError, EOFError, RuntimeError, *WRONG_CONTENT) as error:
             raise DataError(f"a damaged state ({error}); delete it to go on from nothing.", file=newest) from error
 
     def save(self, step: int) -> None:
@@ -82,7 +89,14 @@ class UnfinishedRun:
         """Remove the states of a run that is finished."""
         self.accelerator.wait_for_everyone()
         if self.folder is not None and self.folder.is_dir() and self.accelerator.is_main_process:
-            shutil.rmtree(self.folder)
+            shutil.rmtree(self._going, ignore_errors=True)
+            self.folder.rename(self._going)  # at once, so that a kill leaves no half of a state under its name
+            shutil.rmtree(self._going)
+
+    @property
+    def _going(self) -> Path:
+        assert self.folder is not None
+        return self.folder.with_name(f".{self.folder.name}.tmp")
 
     def _saved(self) -> list[Path]:
         return [] if self.folder is None else sorted(self.folder.glob("step-*"))
@@ -95,3 +109,9 @@ def digest_weights(module: nn.Module) -> str:
     """The SHA-256 of a module's weights, byte for byte, and of their names; 64 hex digits."""
     flat = {name: weight.detach().cpu().reshape(-1) for name, weight in module.state_dict().items()}
     return digest({name: hashlib.sha256(weight.view(torch.uint8).numpy()).hexdigest() for name, weight in flat.items()})
+
+
+def require_finite(module: nn.Module) -> None:
+    """DataError where a weight is no number, before it is kept."""
+    if not all(bool(weight.isfinite().all()) for weight in module.parameters()):
+        raise DataError("weights are no numbers any more; lower the learning rate and start anew.")

@@ -36,8 +36,9 @@ from cyclegrpo.files import digest, sha256_file, write_text
 from cyclegrpo.params import Crop
 from cyclegrpo.policy import save_policy
 from cyclegrpo.tokenizer.train import schedule
-from cyclegrpo.unfinished import UnfinishedRun, digest_weights
+from cyclegrpo.unfinished import UnfinishedRun, digest_weights, require_finite
 from cyclegrpo.vision import speed_up_vision
+from miniature.code_state import miniature_code
 from miniature.expressions import draw_expression
 from miniature.known import KnownScene, know_scenes
 from miniature.params import ColdStart, MiniatureParams
@@ -116,8 +117,8 @@ def train_cold_start(
         on_row: called with every row as it is measured.
         keep: called with the curve, to store it and the model; only then is the unfinished run removed.
 
-    Raises ValueError where the scenes do not fill one step; DataError where the loss is no number any more, or where
-    `checkpoint_dir` holds another unfinished run.
+    Raises ValueError where the scenes do not fill one step; DataError where the loss or a weight is no number any more,
+    or where `checkpoint_dir` holds another unfinished run.
     """
     phases = (
         Phase("warm-up", params.warmup_steps, params.warmup_learning_rate, params.warmup_images_per_step),
@@ -141,29 +142,22 @@ def train_cold_start(
         turns = [t for i, known in enumerate(batch) for t in draw_turns(known, i, images, params, state.rng)]
         return answer_loss(model, encoder, images, turns)
 
-    losses = (lambda batch: naming_loss(model, encoder, batch), sft_loss)
-    first_step = 0
-    for phase, loss_of in zip(phases, losses, strict=True):
-        for step in range(len(state.curve) - first_step, phase.num_steps):
-            if step == 0:
-                optimizer.state.clear()
-                state.order = []
-            for group in optimizer.param_groups:
-                group["lr"] = phase.learning_rate * schedule(step, phase.num_steps, WARMUP_RATIO)
-            loss = loss_of([scenes[i] for i in state.next_batch(phase.images_per_step)])
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            row = (phase.name, step, float(loss.detach()))
-            if not math.isfinite(row[2]):
-                raise DataError(f"the loss of {phase.name} is no number at step {step}; lower its learning rate")
-            state.curve.append(row)
-            on_row(row)
-            if len(state.curve) % SAVE_STEPS == 0:
-                unfinished.save(len(state.curve))
-        first_step += phase.num_steps
-    model.eval()
+    loss_of = {"warm-up": lambda batch: naming_loss(model, encoder, batch), "sft": sft_loss}
+    steps = [(phase, step) for phase in phases for step in range(phase.num_steps)]
+    for phase, step in steps[len(state.curve) :]:
+        if step == 0:
+            optimizer.state.clear()
+            state.order = []
+        batch = [scenes[i] for i in state.next_batch(phase.images_per_step)]
+        loss = _take_step(model, optimizer, loss_of[phase.name](batch), phase.learning_rate_at(step))
+        if not math.isfinite(loss):
+            raise DataError(f"the loss of {phase.name} is no number at step {step}; lower its learning rate")
+        state.curve.append((phase.name, step, loss))
+        on_row(state.curve[-1])
+        if len(state.curve) % SAVE_STEPS == 0:
+            require_finite(model)
+            unfinished.save(len(state.curve))
+    require_finite(model.eval())
     keep(state.curve)
     unfinished.clear()
     return state.curve
@@ -177,6 +171,21 @@ class Phase:
     num_steps: int
     learning_rate: float
     images_per_step: int
+
+    def learning_rate_at(self, step: int) -> float:
+        """Of a step in this phase."""
+        return self.learning_rate * schedule(step, self.num_steps, WARMUP_RATIO)
+
+
+def _take_step(model: Any, optimizer: Any, loss: torch.Tensor, learning_rate: float) -> float:
+    """One optimizer step; the loss as a number."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return float(loss.detach())
 
 
 def _require_step(phase: Phase, num_scenes: int) -> None:
@@ -254,7 +263,9 @@ def run_cold_start(
     speed_up_vision(model)
 
     def keep(curve: list[Row]) -> None:
-        save_policy(model.half(), processor, policy_dir)
+        half = model.half()
+        require_finite(half)  # float16 has no number above 65,504
+        save_policy(half, processor, policy_dir)
         lines = [f"{phase},{step},{loss:.6f}\n" for phase, step, loss in curve]
         write_text(results_dir / "curves.csv", "".join(["phase,step,loss\n", *lines]))
 
@@ -277,6 +288,7 @@ def run_cold_start(
             params.scenes.coldstart.model_dump(mode="json"),
             crop.model_dump(mode="json"),
             [sha256_file(path) for path in sorted(tokenizer_dir.iterdir()) if path.is_file()],
+            miniature_code(),
         ),
         on_row=tell,
         keep=keep,

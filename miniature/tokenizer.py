@@ -25,6 +25,7 @@ from cyclegrpo.tokenizer.examples import MaskExample
 from cyclegrpo.tokenizer.model import MaskTokenizer
 from cyclegrpo.tokenizer.run import tell_row, write_curve
 from cyclegrpo.tokenizer.train import Row, round_to_half, save_half, train_mask_tokenizer
+from miniature.code_state import miniature_code
 from miniature.params import MiniatureParams
 from miniature.scene import Scene, draw_scene, part_mask, union_mask
 
@@ -157,7 +158,7 @@ def run_tokenizer(params: MiniatureParams, crop: Crop) -> TokenizerReport:
         RegionExamples(scenes, crop),
         params.tokenizer,
         checkpoint_dir=CHECKPOINT_DIR,
-        data=digest(params.scenes.tokenizer.model_dump(mode="json"), crop.model_dump(mode="json"), KIND_RATIOS),
+        data=digest(params.scenes.tokenizer.model_dump(mode="json"), crop.model_dump(mode="json"), miniature_code()),
         cpu=True,
         on_row=lambda row: tell_row(row, clock),
         keep=keep,

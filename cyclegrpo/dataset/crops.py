@@ -137,8 +137,9 @@ def run_crop(params: Params) -> StageReport:
     compute = partial(_crop_shard, dataset_dir=base.dataset_dir, crop=params.crop, max_pixels=params.check.max_pixels)
     report.made |= {"regions": report.read["crop"], "crops": 0}
     names: set[str] = set()
+    results = store.run(items, compute, num_workers=base.num_workers)
     with table_writer(base.work_dir / "crops.parquet", SCHEMA) as write:
-        for result in store.run(items, compute, num_workers=base.num_workers):
+        for result in results:
             report.skips += result.skips
             report.made["crops"] += len(result.rows)
             names.update(Path(row["crop"]).name for row in result.rows)

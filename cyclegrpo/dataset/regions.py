@@ -77,8 +77,9 @@ def run_regions(params: Params, tokenizer: MaskTokenizer | None = None) -> Stage
     )
     store = ShardStore(base.work_dir / "shards" / "regions", settings, keep_others=base.is_limited)
     report.made |= {"records": 0, "regions": 0}
+    results = store.run(items, compute)
     with table_writer(base.work_dir / "regions.parquet", SCHEMA.with_metadata({"compute_dtype": dtype})) as write:
-        for result in store.run(items, compute):
+        for result in results:
             report.skips += result.skips
             report.made["records"] += len(result.rows)
             report.made["regions"] += sum(len(row["rles"]) for row in result.rows)

@@ -1,10 +1,11 @@
 """Work that survives a kill: a stage's images in shards, each finished shard kept in the work folder until it is out
 of date.
 
-A shard is stored at `<work_dir>/shards/<stage>/<digest>.json`. The digest covers its items, the stage's settings and
-the package's code, so a stored shard is used again exactly when it would come out the same. A run in which nothing
-changed, or one after a kill, computes only what is missing. Shards that a completed run did not use are removed, but
-not by a run on some of the records only. No more than one shard's rows are held at a time.
+A shard is stored at `<work_dir>/shards/<stage>/<digest>-<digest>.json`. The first digest covers the stage's settings
+and the package's code, the second the shard's items, so a stored shard is used again exactly when it would come out the
+same. A run in which nothing changed, or one after a kill, computes only what is missing. Shards that a completed run
+did not use are removed; a run on some of the records only leaves those of the same settings and code. No more than one
+shard's rows are held at a time.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class ShardStore:
         folder: where they lie.
         settings: everything besides the items that the result depends on, as JSON can hold it.
         still_valid: whether a stored shard's side effects (files that it wrote) are still there.
-        keep_others: leave the shards that a run does not use, as those of a larger run.
+        keep_others: leave the shards of the same settings that a run does not use, as those of a larger run.
     """
 
     folder: Path
@@ -68,7 +69,7 @@ class ShardStore:
     keep_others: bool = False
 
     def run(self, items: Sequence[Item], compute: Compute, *, num_workers: int = 0) -> Iterator[ShardResult]:
-        """Deal with all items, in shards of SHARD_IMAGES, and then yield the shards' results in the order of the items.
+        """Deal with all items, in shards of SHARD_IMAGES; then an iterator over the results in the order of the items.
 
         Args:
             items: one per image, as JSON can hold it.
@@ -77,18 +78,20 @@ class ShardStore:
             num_workers: as in `processes.map_ordered`.
         """
         shards = [items[start : start + SHARD_IMAGES] for start in range(0, len(items), SHARD_IMAGES)]
-        paths = [self.folder / f"{digest(self.settings, code_digest(), list(shard))[:32]}.json" for shard in shards]
+        prefix = digest(self.settings, code_digest())[:16]
+        paths = [self.folder / f"{prefix}-{digest(list(shard))[:32]}.json" for shard in shards]
         missing = [index for index, path in enumerate(paths) if not self._is_valid(path)]
         computed = map_ordered(compute, [shards[index] for index in missing], num_workers=num_workers)
         for index, result in zip(missing, track(computed, len(missing), self.folder.name), strict=True):
             write_text(paths[index], json.dumps(asdict(result)))
-        if not self.keep_others:
-            self._remove_others(paths)
-        for path in paths:
-            stored = self._load(path)
-            if stored is None:
-                raise DataError("was there a moment ago and is damaged now; start the stage again.", file=path)
-            yield stored
+        self._remove_others(paths, prefix)
+        return map(self._read, paths)
+
+    def _read(self, path: Path) -> ShardResult:
+        result = self._load(path)
+        if result is None:
+            raise DataError("was there a moment ago and is damaged now; start the stage again.", file=path)
+        return result
 
     def _is_valid(self, path: Path) -> bool:
         result = self._load(path)
@@ -103,9 +106,9 @@ class ShardStore:
         except (ValueError, KeyError, TypeError):  # empty or cut short, as after a power failure: computed anew
             return None
 
-    def _remove_others(self, paths: Sequence[Path]) -> None:
-        if self.folder.is_dir():
-            for path in set(self.folder.glob("*.json")) - set(paths):
+    def _remove_others(self, paths: Sequence[Path], prefix: str) -> None:
+        for path in set(self.folder.glob("*.json")) - set(paths) if self.folder.is_dir() else ():
+            if not (self.keep_others and path.name.startswith(prefix)):
                 path.unlink()
 
 

@@ -62,8 +62,9 @@ def run_tokenize(params: Params, tokenizer: MaskTokenizer | None = None) -> Stag
     store = ShardStore(base.work_dir / "shards" / "tokenize", settings, keep_others=base.is_limited)
     report.made["crops"] = 0
     distinct: set[str] = set()
+    results = store.run(items, compute)
     with table_writer(base.work_dir / "crop_tokens.parquet", SCHEMA) as write:
-        for result in store.run(items, compute):
+        for result in results:
             report.made["crops"] += len(result.rows)
             distinct.update(row["tokens"] for row in result.rows)
             write(result.rows)

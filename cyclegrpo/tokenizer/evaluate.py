@@ -54,10 +54,10 @@ class _Worst:
     num_seen: int = 0
 
     def add(self, scores: Sequence[MaskScore], example: MaskExample) -> None:
-        for score in scores:
+        for score, mask in zip(scores, example.masks, strict=True):
             self.num_seen += 1
             if len(self.heap) < NUM_WORST or -score.iou > self.heap[0][0]:
-                item = (-score.iou, -self.num_seen, score, example.image, example.masks[score.number].copy())
+                item = (-score.iou, -self.num_seen, score, example.image, mask.copy())
                 (heapq.heappush if len(self.heap) < NUM_WORST else heapq.heappushpop)(self.heap, item)
 
     def sorted(self) -> list[tuple[MaskScore, np.ndarray, np.ndarray]]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +32,14 @@ class MaskExample:
         image: uint8 RGB (H, W, 3).
         masks: bool (N, H, W), none of them empty.
         kinds: what each mask is of (`whole`, `part`), or empty.
+        numbers: which of the image's distinct masks each is, from 0; empty where they are all of them.
     """
 
     name: str
     image: np.ndarray
     masks: np.ndarray
     kinds: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass
@@ -89,6 +92,15 @@ class SourceExamples:
         """What is wrong with images, and then with masks, as far as it has been met; each names its image."""
         images, masks = sorted(self.unusable.items()), sorted(self.unusable_masks.items())
         return [message for _, message in (*images, *masks)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has been met, for a training that goes on after a kill."""
+        return {"skipped": dict(self.skipped), "images": self.unusable, "masks": self.unusable_masks}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.skipped = Counter(state["skipped"])
+        self.unusable, self.unusable_masks = dict(state["images"]), dict(state["masks"])
 
     def require_usable(self, max_skip_ratio: float, outcome: str) -> None:
         """DataError where a larger share of the images, or of the masks, could not be used.
@@ -143,8 +155,10 @@ class SourceExamples:
                 self.unusable[index] = str(error)
             return None
         found = [self._mask(index, number, image.height, image.width) for number in range(len(annotated.rles))]
-        masks = [mask for mask in found if mask is not None]
-        return MaskExample(annotated.image, np.asarray(image), np.stack(masks)) if masks else None
+        masks = {number: mask for number, mask in enumerate(found) if mask is not None}
+        if not masks:
+            return None
+        return MaskExample(annotated.image, np.asarray(image), np.stack(list(masks.values())), numbers=tuple(masks))
 
     def _mask(self, index: int, number: int, height: int, width: int) -> np.ndarray | None:
         annotated = self.images[index]

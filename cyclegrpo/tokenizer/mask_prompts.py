@@ -23,7 +23,7 @@ def mask_prompts(
             expected = "pixels" if given_1HW.ndim == 3 else "(H, W)"
             raise ValueError(f"masks[{index}] has shape {tuple(given_1HW.shape[1:])}; expected {expected}.")
         mask_1HW = given_1HW.bool()
-        if given_1HW.is_floating_point() and bool((mask_1HW != given_1HW).any()):
+        if given_1HW.is_floating_point() and bool((given_1HW.trunc() != given_1HW).any()):
             raise ValueError(f"masks[{index}] has fractions; expected bool: compare with a threshold first.")
         prompt_1SS = resize_to_prompt(mask_1HW.to(device, torch.float32), side)
         yield prompt_1SS, normalised_boxes(mask_1HW, first_index=index)

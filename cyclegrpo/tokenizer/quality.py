@@ -54,11 +54,11 @@ def score_masks(tokenizer: MaskTokenizer, example: MaskExample) -> list[MaskScor
     both = [mask_iou(mask, next(decoded)) for mask in example.masks]
     first = [mask_iou(mask, next(decoded)) for mask in example.masks]
     kinds = example.kinds or ("",) * len(example.masks)
+    numbers = example.numbers or tuple(range(len(example.masks)))
+    rows = zip(numbers, kinds, example.masks, codes.tolist(), both, first, strict=True)
     return [
-        MaskScore(
-            example.name, number, kind, int(mask.sum()), float(mask.mean()), tuple(code), both[number], first[number]
-        )
-        for number, (kind, mask, code) in enumerate(zip(kinds, example.masks, codes.tolist(), strict=True))
+        MaskScore(example.name, number, kind, int(mask.sum()), float(mask.mean()), tuple(code), iou, iou_first)
+        for number, kind, mask, code, iou, iou_first in rows
     ]
 
 

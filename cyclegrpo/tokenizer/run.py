@@ -76,6 +76,7 @@ def run_train_tokenizer(
         checkpoint_dir=out.with_name(f"{out.name}.checkpoints"),
         data=examples.digest,
         cpu=device == "cpu",
+        kept=[examples],
         on_row=lambda row: tell_row(row, clock),
         keep=keep,
     )

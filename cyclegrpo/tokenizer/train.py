@@ -5,7 +5,7 @@ step and the process, so that a run which goes on after a kill ends as one that 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from cyclegrpo.tokenizer.model import MaskTokenizer
 from cyclegrpo.tokenizer.params import TokenizerTraining
 from cyclegrpo.tokenizer.quantizer import CodebookAverages
 from cyclegrpo.tokenizer.step import TrainingStep, start_weights
-from cyclegrpo.unfinished import UnfinishedRun, digest_weights
+from cyclegrpo.unfinished import UnfinishedRun, digest_weights, require_finite
 
 DrawExample = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
 """Draws an image, uint8 RGB (H, W, 3), and the asked number N of its masks, bool (N, H, W), none empty."""
@@ -41,6 +41,7 @@ def train_mask_tokenizer(
     checkpoint_dir: Path | None = None,
     data: str = "",
     cpu: bool = False,
+    kept: Sequence[Any] = (),
     log_every: int = 25,
     on_row: Callable[[Row], None] = lambda row: None,
     keep: Callable[[MaskTokenizer, list[Row]], None] = lambda tokenizer, curve: None,
@@ -54,14 +55,16 @@ def train_mask_tokenizer(
         checkpoint_dir: where the state is kept every `params.save_steps`; an unfinished run there is taken up again.
         data: what tells these examples from others, so that a run does not go on with other ones.
         cpu: train on the CPU also where there is a GPU.
+        kept: what else a run that goes on must know; each has `state_dict` and `load_state_dict`.
         log_every: steps between rows of the curve; the last step is always one.
         on_row: called with every row as it is measured, on the main process.
         keep: called with what is returned, on the main process, to store it; only then is the unfinished run removed.
 
     Raises DataError where `checkpoint_dir` holds an unfinished run with other params, other first weights or other
-    data, or files that are none; and where the loss is no number any more.
+    data, or files that are none; and where the loss or a weight is no number any more.
     """
     run = _Run(draw_example, params, tokenizer, cpu)
+    run.accelerator.register_for_checkpointing(*kept)
     unfinished = UnfinishedRun(checkpoint_dir, run.accelerator, _digest_of(run, data))
     is_main = run.accelerator.is_main_process
     unfinished.resume()
@@ -76,11 +79,12 @@ def train_mask_tokenizer(
             if is_main:
                 on_row(row)
         run.state.step += 1
-        if params.save_steps and (run.state.step % params.save_steps == 0 or run.state.step == params.num_steps):
-            unfinished.save(run.state.step)
+        is_last = run.state.step == params.num_steps
+        if is_last or (params.save_steps and run.state.step % params.save_steps == 0):
+            require_finite(run.module)
+            if params.save_steps:
+                unfinished.save(run.state.step)
     trained = run.accelerator.unwrap_model(run.module).tokenizer.cpu().eval()
-    if not all(bool(weight.isfinite().all()) for weight in trained.parameters()):
-        raise DataError("the last steps left weights that are no numbers; lower learning_rate and start anew.")
     if is_main:
         keep(trained, run.state.curve)
     unfinished.clear()

@@ -90,6 +90,12 @@ def test_a_run_on_some_of_the_items_keeps_the_shards_of_the_whole(tmp_path: Path
     assert doubler.num_shards == 0
 
 
+def test_a_run_on_some_of_the_items_removes_the_shards_of_other_settings(tmp_path: Path) -> None:
+    run(ShardStore(tmp_path / "s", {"q": 1}), items(*range(6)), Doubler())
+    run(ShardStore(tmp_path / "s", {"q": 2}, keep_others=True), items(0, 1), Doubler())
+    assert len(list((tmp_path / "s").iterdir())) == 1
+
+
 def test_a_shard_that_goes_while_it_is_read_is_told(tmp_path: Path) -> None:
     results = ShardStore(tmp_path / "s", {}).run(items(*range(4)), Doubler())
     next(results)

@@ -224,6 +224,14 @@ def test_scenes_that_do_not_fill_a_step_are_an_error_and_not_a_loop_without_end(
         train_cold_start(*policy, scenes, settings.model_copy(update={"warmup_images_per_step": 16}))
 
 
+def test_weights_that_the_last_step_breaks_are_not_kept(scenes, short):
+    kept = []
+    broken = short.model_copy(update={"warmup_steps": 0, "num_steps": 1, "learning_rate": 1e38})
+    with pytest.raises(DataError, match="weights are no numbers any more"):
+        train_cold_start(*new_policy(broken), scenes, broken, keep=kept.append)
+    assert not kept
+
+
 def test_a_loss_that_is_no_number_ends_the_run(scenes, short):
     with pytest.raises(DataError, match="the loss of warm-up is no number at step 1"):
         train_cold_start(*new_policy(short), scenes, short.model_copy(update={"warmup_learning_rate": 1e30}))

@@ -61,6 +61,10 @@ def test_a_bad_mask_is_named_and_counted_once_however_often_it_is_drawn(params, 
     for seed in range(3):
         assert len(examples.draw(np.random.default_rng(seed), 2)[1]) == 2
     assert examples.skipped[reason] == 1
+    assert examples.load(0).numbers == (0,)
+    again = SourceExamples(params)
+    again.load_state_dict(examples.state_dict())
+    assert (again.skipped, again.problems) == (examples.skipped, examples.problems)
     assert len(examples.problems) == 1 and message in examples.problems[0] and image.image in examples.problems[0]
     examples.require_usable(0.5, "")
     with pytest.raises(

@@ -236,9 +236,12 @@ def test_numbers_count_as_bool_but_probabilities_are_no_masks(tokenizer):
     masks = draw_masks(3, 2, 20, 20)
     codes = tokenizer.encode(features, masks)
     assert torch.equal(tokenizer.encode(features, masks.astype(np.uint8) * 255), codes)
-    assert torch.equal(tokenizer.encode(features, masks.astype(np.float32)), codes)
+    for scale in (1, 255):
+        assert torch.equal(tokenizer.encode(features, masks.astype(np.float32) * scale), codes)
     with pytest.raises(ValueError, match=r"masks\[1\] has fractions; expected bool"):
         tokenizer.encode(features, [masks[0], masks[1] * 0.4])
+    with pytest.raises(ValueError, match=r"masks\[0\] has fractions"):
+        tokenizer.encode(features, [np.where(masks[0], np.nan, 0)])
 
 
 @pytest.mark.parametrize(

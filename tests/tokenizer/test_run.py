@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cyclegrpo.errors import DataError, ParamsError
+from cyclegrpo.tokenizer import run as run_module
 from cyclegrpo.tokenizer.examples import SourceExamples
 from cyclegrpo.tokenizer.folder import load_mask_tokenizer
 from cyclegrpo.tokenizer.params import TokenizerTraining
@@ -53,6 +54,29 @@ def test_a_training_on_the_cpu(train, tmp_path):
     report = train(device="cpu")
     assert (report.num_images, report.num_unusable) == (1, 0)
     assert load_mask_tokenizer(tmp_path / "out").config.image_size == FEW_STEPS.sizes.image_size
+
+
+def test_a_run_that_goes_on_knows_what_was_bad_before(tmp_path, monkeypatch):
+    """Killed when all is trained: the images are not looked at again, and one of the two masks was bad."""
+    params = make_params(tmp_path, sources=write_world(tmp_path))
+    params = params.model_copy(update={"base": params.base.model_copy(update={"device": "cpu"})})
+    (image,) = SourceExamples(params).images
+    key = list(image.rles)[1]
+    image.rles[key] = {"size": [60, 80], "counts": "]]]"}
+
+    def one_is_bad(*args, **options):
+        examples = SourceExamples(*args, **options)
+        examples.images = [image]
+        return examples
+
+    monkeypatch.setattr(run_module, "SourceExamples", one_is_bad)
+    training = FEW_STEPS.model_copy(update={"save_steps": 2})
+    with monkeypatch.context() as context:
+        context.setattr(run_module, "write_curve", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_train_tokenizer(params, training, tmp_path / "out", results=tmp_path / "results")
+    with pytest.raises(DataError, match="1 of 2 masks cannot be used"):
+        run_train_tokenizer(params, training, tmp_path / "out", results=tmp_path / "results")
 
 
 def test_images_that_are_gone_end_the_training(train, tmp_path):
