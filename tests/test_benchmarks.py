@@ -9,22 +9,14 @@ import pytest
 import torch
 
 from benchmarks import memory, prepare, reward
-from cyclegrpo.tokenizer import MaskTokenizer, hiera_config
+from cyclegrpo.tokenizer import MaskTokenizer
+from cyclegrpo.tokenizer.config import config_of
+from tests.tokenizer.test_train import TINY
 
 
 @pytest.fixture(autouse=True)
 def small_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = hiera_config(
-        image_size=64,
-        embed_dim=32,
-        stage_dims=(8, 16, 24, 32),
-        stage_blocks=(1, 1, 2, 1),
-        stage_heads=(1, 1, 2, 2),
-        stage_windows=(8, 4, 4, 2),
-        global_blocks=(3,),
-        position_grid=4,
-        decoder_heads=4,
-    )
+    config = config_of(TINY.model_copy(update={"codebook_size": 256}))
 
     def random_tokenizer(size: str, seed: int = 0) -> MaskTokenizer:
         torch.manual_seed(seed)
