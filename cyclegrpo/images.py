@@ -122,11 +122,15 @@ def load_image_below(
 
 def _open_binary(path: StrPath) -> IO[bytes]:
     try:
+        kind = Path(path)
+        if kind.exists() and not kind.is_file() and not kind.is_dir():  # opening a pipe would wait for ever
+            raise DataError("no regular file; expected an image.", file=path)
         return open(path, "rb")
     except FileNotFoundError as error:
         if os.path.islink(path):
             target = printable_path(os.readlink(path))
-            raise DataError(f"broken link to {target}; expected an image there.", file=path) from error
+            remedy = "Put it back, or link the images anew (cyclegrpo prepare link)."
+            raise DataError(f"broken link to {target}; expected an image there. {remedy}", file=path) from error
         raise DataError("no such file; expected an image.", file=path) from error
     except IsADirectoryError as error:
         raise DataError("a folder; expected an image.", file=path) from error

@@ -25,6 +25,20 @@ def require_model(folder: Path, what: str, remedy: str) -> None:
         raise DataError(f"config.json is missing; expected the folder of {what}. {remedy}", file=folder)
 
 
+@contextmanager
+def told_as_data(folder: Path) -> Iterator[None]:
+    """Inside, whatever reading a model's files may raise becomes a DataError in one line that names the folder."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, DataError):
+            raise
+        reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+        raise DataError(f"holds no whole model ({reason}); make the folder anew.", file=folder) from error
+
+
 def resolve_device(device: str) -> str:
     """`auto` becomes `cuda` where there is one, else `cpu`; every other name is kept.
 

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from cyclegrpo.errors import DataError
 from cyclegrpo.files import atomic_path, remove_leftovers, share_weights
-from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device
+from cyclegrpo.loading import bars_on_terminals_only, require_model, resolve_device, told_as_data
 from cyclegrpo.regions.spaces import IMAGE
 from cyclegrpo.regions.tokens import all_token_strings
 from cyclegrpo.vision import speed_up_vision
@@ -51,14 +51,15 @@ def load_processor(path: Path) -> Any:
     A released Qwen3-VL pads on the right. Generation begins at the right end of a prompt, and TRL puts prompts that it
     padded on the left beside the image positions of the processor, without a look at its side.
     """
-    processor = AutoProcessor.from_pretrained(path)
+    with told_as_data(path):
+        processor = AutoProcessor.from_pretrained(path)
     processor.tokenizer.padding_side = "left"
     return processor
 
 
 def load_model(path: Path, dtype: torch.dtype) -> Any:
     """The model of the policy saved in a directory, on the CPU, with a faster vision tower (`vision.py`)."""
-    with bars_on_terminals_only():
+    with told_as_data(path), bars_on_terminals_only():
         model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype)
     speed_up_vision(model)
     return model
@@ -75,7 +76,8 @@ def require_mask_tokens(path: Path, processor: Any, *, codebook_size: int, speci
             of these are in `all_special_ids`, so the test is the decoding itself.)
     """
     tokens = all_token_strings(codebook_size)
-    num_rows = AutoConfig.from_pretrained(path).get_text_config().vocab_size
+    with told_as_data(path):
+        num_rows = AutoConfig.from_pretrained(path).get_text_config().vocab_size
     encoded = processor.tokenizer(tokens, add_special_tokens=False)["input_ids"]
     decoded = processor.tokenizer.batch_decode(encoded)
     kept = processor.tokenizer.batch_decode(encoded, skip_special_tokens=True)

@@ -8,6 +8,7 @@ share with its continuation.
 import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -65,6 +66,8 @@ class UnfinishedRun:
             self.accelerator.load_state(str(newest))
         except (OSError, EOFError, RuntimeError, *WRONG_CONTENT) as error:
             raise DataError(f"a damaged state ({error}); delete it to go on from nothing.", file=newest) from error
+        if self.accelerator.is_main_process:
+            sys.stderr.write(f"going on from {newest}\n")
 
     def save(self, step: int) -> None:
         """Keep the state as it is after so many steps."""

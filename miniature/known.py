@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from cyclegrpo.dataset.crops import zoom_crop
+from cyclegrpo.dataset.progress import track
 from cyclegrpo.dataset.tokenizers import masks_to_tokens
 from cyclegrpo.params import Crop
 from miniature.scene import Scene, draw_scene
@@ -37,19 +38,13 @@ class KnownScene:
 
 def know_scenes(seeds: Iterable[int], tokenizer: Any, crop: Crop) -> list[KnownScene]:
     """The scenes of the seeds, with tokens by the mask tokenizer and crops by the pipeline's own rule."""
-    known: list[KnownScene] = []
-    pending: list[Scene] = []
-    for seed in seeds:
-        pending.append(draw_scene(seed))
-        if len(pending) == SCENES_PER_PASS:
-            known += _know(pending, tokenizer, crop)
-            pending = []
-    return known + _know(pending, tokenizer, crop)
+    todo = list(seeds)
+    batches = [todo[start : start + SCENES_PER_PASS] for start in range(0, len(todo), SCENES_PER_PASS)]
+    known = (_know([draw_scene(seed) for seed in batch], tokenizer, crop) for batch in batches)
+    return [scene for batch in track(known, len(batches), "scenes to learn from", unit="batch") for scene in batch]
 
 
 def _know(scenes: list[Scene], tokenizer: Any, crop: Crop) -> list[KnownScene]:
-    if not scenes:
-        return []
     pictures = [Image.fromarray(scene.image) for scene in scenes]
     owners = [(index, number) for index, scene in enumerate(scenes) for number in range(len(scene.objects))]
     masks = {owner: scenes[owner[0]].objects[owner[1]].mask for owner in owners}

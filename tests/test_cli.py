@@ -106,7 +106,7 @@ def test_every_command_has_help(command: list[str]) -> None:
 
 
 def test_version() -> None:
-    assert invoke("version").output == f"{__version__}\n"
+    assert invoke("version").output == invoke("--version").output == f"{__version__}\n"
 
 
 def test_prepare_runs_the_data_stages_in_order(calls: Calls, params: str) -> None:

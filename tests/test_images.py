@@ -295,3 +295,10 @@ def test_warnings_are_logged_not_printed(tmp_path: Path, caplog: pytest.LogCaptu
     with caplog.at_level(logging.ERROR):
         load_image(tmp_path / "a.png")
     assert not caplog.records
+
+
+def test_a_pipe_in_the_place_of_an_image_does_not_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jpg")
+    for read in (load_image, read_image_header):
+        with pytest.raises(DataError, match=r"a\.jpg: no regular file"):
+            read(tmp_path / "a.jpg")

@@ -6,13 +6,15 @@ progress and log to standard error. Heavy packages are imported inside the comma
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from cyclegrpo import __version__
 from cyclegrpo.cli import pipeline, predict, tokenizer
 
 app = typer.Typer(
     name="cyclegrpo",
-    help="Reinforcement learning of region captions: describe a region, locate it again from the words alone.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -21,6 +23,21 @@ app = typer.Typer(
 app.add_typer(pipeline.app)
 app.add_typer(predict.app, name="predict")
 app.add_typer(tokenizer.app, name="tokenizer")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Reinforcement learning of region captions: describe a region, locate it again from the words alone."""
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from cyclegrpo.cli.shared import PARAMS, POLICY, AsJson, ParamsFile, load, one_line_errors, picture_option, show_report
 
+predict_command = functools.partial(one_line_errors, group="predict")
 app = typer.Typer(no_args_is_help=True, help="Ask a policy about one image: describe a region, or locate a text.")
 
 ImageFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An image file.")]
@@ -16,7 +18,7 @@ PolicyDir = Annotated[Path, typer.Option("--policy", metavar="DIR", help="The po
 
 
 @app.command()
-@one_line_errors
+@predict_command
 def describe(
     image: ImageFile,
     box: Annotated[
@@ -41,7 +43,7 @@ def describe(
 
 
 @app.command()
-@one_line_errors
+@predict_command
 def locate(
     image: ImageFile,
     text: Annotated[str, typer.Argument(help="What to find in it.")],

@@ -44,12 +44,20 @@ class StageReport:
         path = work_dir / "reports" / f"{self.stage}.json"
         write_json(path, asdict(self))
         for unit, num_read in self.read.items():
-            reasons = Counter(skip.reason for skip in self.skips if skip.unit == unit and skip.reason not in BY_RULE)
-            num_skipped = reasons.total()
+            skips = [skip for skip in self.skips if skip.unit == unit and skip.reason not in BY_RULE]
+            reasons = Counter(skip.reason for skip in skips)
+            num_skipped = len(skips)
             if num_skipped > max_skip_ratio * num_read:
                 shown = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common())
                 raise DataError(
                     f"{self.stage} skipped {num_skipped} of {num_read} {unit}s ({shown}); expected at most "
-                    f"{max_skip_ratio:.1%}. Mend the data ({path} lists all), or raise base.max_skip_ratio."
+                    f"{max_skip_ratio:.1%}. The first: {_told(skips[0])} Mend the data ({path} lists all), or raise "
+                    "base.max_skip_ratio."
                 )
         return self
+
+
+def _told(skip: Skip) -> str:
+    """A skip in one sentence, which names its record or file."""
+    message = skip.message.rstrip(".") or skip.reason
+    return f"{message}." if skip.record_id in message else f"{skip.record_id}: {message}."

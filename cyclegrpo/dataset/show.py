@@ -113,15 +113,14 @@ def spelled_masks(regions: Sequence[str], image: Image.Image, open_tokenizer: Op
 
 
 def row_text(row: Row, regions: Sequence[str]) -> str:
-    """The row's source and texts for reading: tokens shortened to <1>, <2>, ... and crop tokens to <1 in its
-    crop>."""
+    """The row's source and texts for reading: tokens shortened to <T1>, <T2>, ... and those of crops to <Z1>, ..."""
     problem = row.cap_problem
     for index, spelling in _crop_regions(row, regions):
         if spelling:
-            problem = problem.replace(f"<image>, {spelling}", f"<image>, <{index + 1} in its crop>")
+            problem = problem.replace(f"<image>, {spelling}", f"<image>, <Z{index + 1}>")
     answer = row.seg_answer
     for index, region in enumerate(regions):
-        problem, answer = (text.replace(region, f"<{index + 1}>") for text in (problem, answer))
+        problem, answer = (text.replace(region, f"<T{index + 1}>") for text in (problem, answer))
     lines = [f"source       {row.source}", f"cap_problem  {problem}", f"seg_answer   {answer}"]
     wrapped = (textwrap.wrap(line.replace("\n", " "), TEXT_COLUMNS, subsequent_indent=" " * 13) for line in lines)
     return "\n".join(line for block in wrapped for line in block)

@@ -30,7 +30,7 @@ from cyclegrpo.evaluation.heldout import Heldout, num_images_in_training, read_h
 from cyclegrpo.evaluation.metrics import Predictions, compare, join_predictions, summarise
 from cyclegrpo.evaluation.predict import Generates, Interview
 from cyclegrpo.evaluation.truth import Truth
-from cyclegrpo.files import digest, sha256_file, write_json, write_text
+from cyclegrpo.files import digest, require_writable, sha256_file, write_json, write_text
 from cyclegrpo.loading import require_model, resolve_device
 from cyclegrpo.params import Crop, Evaluate, Params
 from cyclegrpo.regions.spaces import MASK, RegionSpace, space
@@ -109,10 +109,13 @@ def run_evaluate(
     settings = params.evaluate
     # Before anything else: the old policy is asked for minutes before the new one is loaded.
     require_model(trained, "the trained policy", "Run the train stage first.")
+    kept = kept or params.base.work_dir / "evaluate"
+    for folder in (results, kept):
+        require_writable(folder)
     heldout = read_heldout(settings, max_skip_ratio=params.base.max_skip_ratio, max_pixels=params.check.max_pixels)
     num_known = num_images_in_training(heldout, params.base.work_dir)
     truth = Truth.load(settings.truth) if settings.truth is not None else None
-    models = _Models(params, heldout, kept or params.base.work_dir / "evaluate")
+    models = _Models(params, heldout, kept)
     before = models.predictions("before", params.base.policy)
     after = models.predictions("after", trained)
     metrics: dict[str, Any] = {

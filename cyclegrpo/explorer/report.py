@@ -67,7 +67,7 @@ ROWS = (
     Row("no_target_accuracy", "No-target accuracy", "says so when nothing fits", "share", "up"),
     Row("target_accuracy", "Target accuracy", "does not refuse when something fits", "share", "up"),
     Row("format_errors", "Unreadable answers", "neither a region nor a clear no", "share", "down"),
-    Row("leaks", "Leaks", "captions that hold a location in code", "share", "down"),
+    Row("leaks", "Leaks", "captions that give a place in numbers or tokens", "share", "down"),
     Row("caption_words", "Caption length", "words", "count", None),
 )
 
@@ -83,6 +83,8 @@ SPARKS = {
     "grounding/unparsable": "Unreadable groundings",
 }
 """Columns of the curve file that are drawn small, if they are there."""
+ENDS = 10
+"""How many of the first and of the last steps the numbers under a small drawing average."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +185,11 @@ def _sparks(curves: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
     for column, label in SPARKS.items():
         values = [v for v in curves.get(column, ()) if math.isfinite(v)]
         if len(values) > 1:
-            drawing = Markup(sparkline_svg(values, label=f"{label}: {values[0]:.3g} to {values[-1]:.3g}"))
-            sparks.append({"label": label, "drawing": drawing, "range": f"{values[0]:.3g} to {values[-1]:.3g}"})
+            num_ends = max(1, min(ENDS, len(values) // 2))
+            ends = " to ".join(f"{sum(part) / num_ends:.3g}" for part in (values[:num_ends], values[-num_ends:]))
+            drawing = Markup(sparkline_svg(values, label=f"{label}: {ends}"))
+            of = f" (means of {num_ends} steps)" if num_ends > 1 else ""
+            sparks.append({"label": label, "drawing": drawing, "range": ends + of})
     return sparks
 
 

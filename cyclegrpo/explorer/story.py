@@ -19,7 +19,7 @@ def make_paragraphs(metrics: Metrics, num_steps: int, *, with_captions: bool = T
     sentences = [
         "One model describes a region of a picture in words, then finds the region back from these words alone. "
         + (
-            "How well it comes back is what the words are rewarded for; no caption is ever given to imitate."
+            "How well it comes back is what the words are rewarded for; training gives no caption to imitate."
             if with_captions
             else "It was trained on questions with a known answer; no caption was rewarded."
         )
@@ -47,6 +47,15 @@ def make_paragraphs(metrics: Metrics, num_steps: int, *, with_captions: bool = T
             "Read by the model from before, the new captions find their regions with "
             f"{after['frozen_cycle_iou']:.2f}, {agree}."
         )
+    others = []
+    if "grounding_iou" in before:
+        means = f"{_mean(before, 'grounding_iou')} to {_mean(after, 'grounding_iou')}"
+        others.append(f"the overlap on given expressions {_moved(metrics, 'grounding_iou')} from {means}")
+    if "no_target_accuracy" in before:
+        shares = f"{_share(before, 'no_target_accuracy')} to {_share(after, 'no_target_accuracy')}"
+        others.append(f"right refusals where nothing fits {_moved(metrics, 'no_target_accuracy')} from {shares}")
+    if others:
+        sentences.append(f"Beside the cycle, {' and '.join(others)}.")
     paragraphs = [" ".join(sentences)]
     if num_known := metrics.get("num_images_in_training"):
         paragraphs.append(

@@ -82,6 +82,8 @@ def run_train(
     )
     draws = [draw for step in steps for draw in step]
     resume = resume_or_start(checkpoint_dir, run_digest(params))
+    if resume is not None:
+        sys.stderr.write(f"going on from {resume}\n")
     curve = CurveWriter(results_dir, train.num_steps)
     with bars_on_terminals_only(), warnings.catch_warnings():
         # TRL 1.16 calls transformers by old names; nobody who trains can mend that.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cyclegrpo.params_file import load_params
 from miniature.stages.stage import run_stage
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 def run(params: MiniatureParams) -> WorldReport:
     """Bring the raw folder to the world of the params."""
+    load_params()  # a mistake in the pipeline's own params is told before anything is made, not after
     from miniature.world import run_world
 
     return run_world(params)

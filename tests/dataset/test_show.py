@@ -42,8 +42,8 @@ def test_text_is_shortened(built: Params) -> None:
     regions = (cells(2, 3, 2, 2), cells(8, 1, 3, 1), cells(0, 0, 16, 15))
     text = row_text(row, regions)
     assert "<|mt_" not in text
-    assert "regions? <1>, <2>, and <3>." in text
-    assert "Zoom in on <2>" in text and "<2 in its crop>" in text
+    assert "regions? <T1>, <T2>, and <T3>." in text
+    assert "Zoom in on <T2>" in text and "<Z2>" in text
 
 
 def test_a_row_that_is_not_there(built: Params) -> None:

@@ -254,7 +254,10 @@ def test_too_many_skips_fail_the_stage_and_leave_no_table(tmp_path: Path) -> Non
     drop_regions(sources, EMPTY)
     params = make_params(tmp_path, sources=sources[:1])
     run_link(params)
-    with pytest.raises(DataError, match=r"skipped 1 of 2 records \(1 no_regions_left\)"):
+    with pytest.raises(
+        DataError,
+        match=r"skipped 1 of 2 records \(1 no_regions_left\).* The first: \S+: all of its regions dropped out\.",
+    ):
         run_regions(params, GridTokenizer())
     assert not (params.base.work_dir / "regions.parquet").exists()
     assert (params.base.work_dir / "reports" / "regions.json").exists()
