@@ -127,4 +127,4 @@ def _mean(numbers: Metrics, name: str) -> str:
 
 
 def _share(numbers: Metrics, name: str) -> str:
-    return f"{100 * numbers[name]:.0f} %"
+    return f"{100 * numbers[name]:.0f}\u00a0%"
