@@ -122,8 +122,8 @@ def load_image_below(
 
 def _open_binary(path: StrPath) -> IO[bytes]:
     try:
-        kind = Path(path)
-        if kind.exists() and not kind.is_file() and not kind.is_dir():  # opening a pipe would wait for ever
+        given = Path(path)
+        if given.exists() and not given.is_file() and not given.is_dir():  # opening a pipe would wait for ever
             raise DataError("no regular file; expected an image.", file=path)
         return open(path, "rb")
     except FileNotFoundError as error:

@@ -120,12 +120,7 @@ def train_cold_start(
     Raises ValueError where the scenes do not fill one step; DataError where the loss or a weight is no number any more,
     or where `checkpoint_dir` holds another unfinished run.
     """
-    phases = (
-        Phase("warm-up", params.warmup_steps, params.warmup_learning_rate, params.warmup_images_per_step),
-        Phase("sft", params.num_steps, params.learning_rate, params.images_per_step),
-    )
-    for phase in phases:
-        _require_step(phase, len(scenes))
+    phases = _phases(params, len(scenes))
     accelerator = Accelerator(cpu=True)
     # Of the second phase too, which forgets the first one's averages.
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01, betas=(0.9, 0.98), fused=True)
@@ -188,11 +183,16 @@ def _take_step(model: Any, optimizer: Any, loss: torch.Tensor, learning_rate: fl
     return float(loss.detach())
 
 
-def _require_step(phase: Phase, num_scenes: int) -> None:
-    if phase.images_per_step > num_scenes:
-        raise ValueError(
-            f"{num_scenes} scenes do not fill a step of {phase.images_per_step}; draw more, or show fewer in a step"
-        )
+def _phases(params: ColdStart, num_scenes: int) -> tuple[Phase, Phase]:
+    """Both phases; ValueError where the scenes do not fill a step of one."""
+    phases = (
+        Phase("warm-up", params.warmup_steps, params.warmup_learning_rate, params.warmup_images_per_step),
+        Phase("sft", params.num_steps, params.learning_rate, params.images_per_step),
+    )
+    most = max(phase.images_per_step for phase in phases)
+    if most > num_scenes:
+        raise ValueError(f"{num_scenes} scenes do not fill a step of {most}; draw more, or show fewer in a step")
+    return phases
 
 
 class _State:

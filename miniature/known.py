@@ -41,7 +41,7 @@ def know_scenes(seeds: Iterable[int], tokenizer: Any, crop: Crop) -> list[KnownS
     todo = list(seeds)
     batches = [todo[start : start + SCENES_PER_PASS] for start in range(0, len(todo), SCENES_PER_PASS)]
     known = (_know([draw_scene(seed) for seed in batch], tokenizer, crop) for batch in batches)
-    return [scene for batch in track(known, len(batches), "scenes to learn from", unit="batch") for scene in batch]
+    return [scene for batch in track(known, len(batches), "scenes to learn from", units="batches") for scene in batch]
 
 
 def _know(scenes: list[Scene], tokenizer: Any, crop: Crop) -> list[KnownScene]:

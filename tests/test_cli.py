@@ -340,3 +340,10 @@ def test_ctrl_c_of_a_command_is_one_line(tmp_path: Path) -> None:
     run = run_process(code, "report", cwd=tmp_path)
     assert run.returncode == 128 + signal.SIGINT
     assert run.stderr == "cyclegrpo report: error: interrupted; run it again to continue.\n"
+
+
+def test_mistakes_of_predict_are_told_under_its_whole_name(params: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_text("no picture")
+    result = invoke("predict", "locate", str(tmp_path / "a.jpg"), "a dog", "--params", params)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("cyclegrpo predict locate: error: ")

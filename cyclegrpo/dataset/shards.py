@@ -107,7 +107,7 @@ class ShardStore:
             return None
 
     def _remove_others(self, paths: Sequence[Path], prefix: str) -> None:
-        for path in set(self.folder.glob("*.json")) - set(paths) if self.folder.is_dir() else ():
+        for path in set(self.folder.glob("*.json")) - set(paths):
             if not (self.keep_others and path.name.startswith(prefix)):
                 path.unlink()
 

@@ -7,7 +7,7 @@ counted by reason, and named.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -90,8 +90,7 @@ class SourceExamples:
     @property
     def problems(self) -> list[str]:
         """What is wrong with images, and then with masks, as far as it has been met; each names its image."""
-        images, masks = sorted(self.unusable.items()), sorted(self.unusable_masks.items())
-        return [message for _, message in (*images, *masks)]
+        return [*_in_order(self.unusable), *_in_order(self.unusable_masks)]
 
     def state_dict(self) -> dict[str, Any]:
         """What has been met, for a training that goes on after a kill."""
@@ -109,9 +108,8 @@ class SourceExamples:
             outcome: what has been made of the others, for the message.
         """
         num_masks = sum(len(image.rles) for image in self.images)
-        images = [message for _, message in sorted(self.unusable.items())]
-        masks = [message for _, message in sorted(self.unusable_masks.items())]
-        for what, bad, number in (("images", images, len(self)), ("masks", masks, num_masks)):
+        met = (("images", _in_order(self.unusable), len(self)), ("masks", _in_order(self.unusable_masks), num_masks))
+        for what, bad, number in met:
             if len(bad) > max_skip_ratio * number:
                 raise DataError(
                     f"{len(bad)} of {number} {what} cannot be used, more than base.max_skip_ratio = {max_skip_ratio} "
@@ -183,6 +181,10 @@ class SourceExamples:
                 order = rng.permutation(len(example.masks))
                 return example.image, example.masks[np.resize(order, num_masks)]
         raise DataError(f"no usable image in a hundred draws ({self.reasons}); mend the source.")
+
+
+def _in_order(messages: Mapping[Any, str]) -> list[str]:
+    return [message for _, message in sorted(messages.items())]
 
 
 def _chosen(sources: Sequence[Source], names: Sequence[str] | None) -> list[Source]:

@@ -223,3 +223,12 @@ def test_pictures_are_small(side, kind, long_side):
     head, data = picture_to_uri(Image.new("RGB", (side, side // 2))).split(";base64,")
     assert head == f"data:image/{kind}"
     assert max(Image.open(io.BytesIO(base64.b64decode(data))).size) == long_side
+
+
+@pytest.mark.parametrize("name", ["results/evaluate", "work/evaluate"])
+def test_a_place_that_cannot_be_written_is_told_before_a_model_is_asked(params, loaded, name):
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_text("in the way")
+    with pytest.raises(OSError):
+        run_evaluate(params)
+    assert loaded == []

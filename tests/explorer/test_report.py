@@ -116,6 +116,14 @@ def test_a_private_language_is_named():
     assert "only the new model understands" in make_paragraphs(metrics, 36)[0]
 
 
+def test_the_words_say_what_fell_beside_the_cycle():
+    metrics = made_up_metrics()
+    metrics["change"] |= {"no_target_accuracy": -0.05, "no_target_accuracy_se": 0.01, "grounding_iou": 0.0}
+    told = make_paragraphs(metrics, 36)[0].split("Beside the cycle, ")[1]
+    assert "the overlap on given expressions stayed within two standard errors," in told
+    assert "right refusals where nothing fits fell from" in told
+
+
 @pytest.mark.parametrize(
     ("number", "said", "unsaid"),
     [

@@ -17,13 +17,14 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile, get_sampling
 from pycocotools.coco import COCO
 
-from cyclegrpo.errors import DataError
+from cyclegrpo.errors import DataError, ParamsError
 from cyclegrpo.evaluation.truth import Truth, fitting_objects, known_words
 from cyclegrpo.sources.grefcoco import read_grefcoco
 from cyclegrpo.sources.records import Record
 from miniature import world
 from miniature.params import MiniatureParams
 from miniature.scene import draw_scene
+from miniature.stages.world import run as run_stage_world
 from miniature.world import DENSEWORLD, MANIFEST, check_world, run_world
 
 # pycocotools decodes with NumPy 1's protocol.
@@ -212,3 +213,11 @@ def test_check_world_tells_other_params(make_params: Callable[..., MiniaturePara
     check_world(make_params())
     with pytest.raises(DataError, match="other params"):
         check_world(make_params(seed=1))
+
+
+def test_a_mistake_in_the_pipelines_params_is_told_before_the_world_is_made(params, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("base: {sed: 1}\n")
+    with pytest.raises(ParamsError, match=r"^params\.yaml: base\."):
+        run_stage_world(params)
+    assert not params.world.raw_dir.exists()
